@@ -1,0 +1,1 @@
+"""Longrein: train language models inside the agents people really run."""

@@ -1,0 +1,111 @@
+"""The one tree of errors, and the one boundary where a failed rollout becomes data.
+
+Every error is also a standard-library type, so callers who know nothing of Longrein can still
+catch what they mean. Each message says what was wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from longrein.types import Failure, FailureKind
+
+
+class LongreinError(Exception):
+    """Root of every error that Longrein raises on purpose."""
+
+
+class ConfigError(LongreinError, ValueError):
+    """A run file, an argument or a combination of them cannot work."""
+
+
+class TaskError(LongreinError, ValueError):
+    """A task directory, dataset row or suite name is malformed."""
+
+
+class TraceError(LongreinError, ValueError):
+    """A trace breaks its own rules (unknown parent, mismatched lengths)."""
+
+
+class RenderError(LongreinError, ValueError):
+    """A conversation cannot be turned into token ids by this model's chat template."""
+
+
+class BatchError(LongreinError, ValueError):
+    """Rows or groups that cannot be trained on (ids outside the vocabulary, sizes that do not match)."""
+
+
+class CheckpointError(LongreinError, ValueError):
+    """A checkpoint or model folder does not fit what is asked of it."""
+
+
+class InfrastructureError(LongreinError, RuntimeError):
+    """An infrastructure fault that ends one rollout and nothing else.
+
+    Raised inside a session; :func:`boundary` turns it into a :class:`~longrein.types.Failure`.
+    """
+
+    kind: FailureKind = "session"
+
+
+class SandboxError(InfrastructureError, OSError):
+    """The sandbox could not be started, or died under us."""
+
+    kind: FailureKind = "sandbox"
+
+
+class HarnessError(InfrastructureError):
+    """The agent could not be launched (missing binary, bad mount)."""
+
+    kind: FailureKind = "harness"
+
+
+class EngineError(InfrastructureError, ConnectionError):
+    """The engine failed or went away."""
+
+    kind: FailureKind = "engine"
+
+
+class EngineRequestError(EngineError, ValueError):
+    """The engine refused one request (ids outside the vocabulary, nothing to decode from)."""
+
+
+class ContextLengthError(LongreinError, ValueError):
+    """A prompt leaves no room in the model's context. Ends the rollout as *truncated*, not failed."""
+
+
+class VerifierError(InfrastructureError):
+    """The verifier crashed or gave no verdict: the rollout is unscorable, never zero."""
+
+    kind: FailureKind = "verifier"
+
+
+class WorkerError(LongreinError, RuntimeError):
+    """The rollout worker process died or cannot make progress."""
+
+
+class Captured:
+    """What :func:`boundary` caught, if anything."""
+
+    def __init__(self) -> None:
+        self.failure: Failure | None = None
+
+
+@contextmanager
+def boundary() -> Generator[Captured, None, None]:
+    """Turn an infrastructure fault of one rollout into data.
+
+    Only :class:`InfrastructureError`, ``OSError`` and ``TimeoutError`` are faults of the world; everything
+    else is a bug of ours and passes through. Cancellation always passes through.
+    """
+    captured = Captured()
+    try:
+        yield captured
+    except InfrastructureError as error:
+        captured.failure = Failure(kind=error.kind, message=str(error))
+    except asyncio.CancelledError:
+        raise
+    except (OSError, TimeoutError) as error:
+        captured.failure = Failure(kind="session", message=f"{type(error).__name__}: {error}")

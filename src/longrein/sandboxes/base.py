@@ -1,0 +1,109 @@
+"""What a sandbox is: a private work directory and home, commands that run in it, and nothing left after close."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from longrein.types import Mount
+
+
+class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds on everything that runs inside, together."""
+
+    memory_bytes: int = 2 << 30
+    """Not below 1.5 GB for node-based agents: OpenCode peaks at 0.57 GB resident and maps far more."""
+    pids: int = 512
+    output_bytes: int = 1 << 20
+    """Kept of each of stdout and stderr; the rest is read and dropped."""
+
+
+class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sandbox starts with."""
+
+    files: dict[str, bytes] = {}
+    """Relative path in the work directory -> content."""
+    readonly_mounts: tuple[Mount, ...] = ()
+    env: dict[str, str] = {}
+    loopback_ports: tuple[int, ...] = ()
+    """Host loopback ports reachable inside at 127.0.0.1 under the same number. Nothing else is."""
+    folders: tuple[str, ...] = ()
+    """Private writable folders at absolute paths (``/tests``, ``/logs``). A backend that cannot mount them there
+    puts them under a folder it names in the environment variable ``SANDBOX_ROOT`` (unset where they are in place)."""
+    limits: SandboxLimits = SandboxLimits()
+
+
+class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command ended. ``exit_code`` is negative for a signal; -9 after a timeout."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+
+
+class BackgroundProcess(Protocol):
+    """A started command. Closing the sandbox kills it and everything it started."""
+
+    async def wait(self, timeout_s: float) -> ExecResult:
+        """Wait for the end; past ``timeout_s`` the whole process tree is killed and ``timed_out`` is set."""
+        ...
+
+    async def kill(self) -> None:
+        """Kill the whole process tree now and wait until it is gone."""
+        ...
+
+
+class Sandbox(Protocol):
+    """One private place to work.
+
+    ``workdir`` and ``home`` are paths as seen by commands inside. Relative paths given to :meth:`read` and
+    :meth:`write` are relative to ``workdir``; absolute ones must lie in ``home``, ``workdir`` or a declared folder.
+    """
+
+    @property
+    def workdir(self) -> str:
+        """The folder the agent works in, as seen inside."""
+        ...
+
+    @property
+    def home(self) -> str:
+        """The private home, as seen inside."""
+        ...
+
+    async def exec(
+        self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b"", timeout_s: float
+    ) -> ExecResult:
+        """Run a command to its end. Raises :class:`~longrein.errors.SandboxError` if it cannot be started at all."""
+        ...
+
+    async def start(
+        self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b""
+    ) -> BackgroundProcess:
+        """Start a command and return at once."""
+        ...
+
+    async def read(self, path: str) -> bytes:
+        """Content of a file, symlinks not followed out of the sandbox. Raises ``FileNotFoundError``."""
+        ...
+
+    async def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        """Write a file, making its folders."""
+        ...
+
+    async def collect(self) -> dict[str, bytes]:
+        """The regular files of the work directory by relative path; symlinks are not followed."""
+        ...
+
+    async def close(self) -> None:
+        """Kill everything and remove everything. Safe to call twice."""
+        ...
+
+
+class SandboxBackend(Protocol):
+    """Makes sandboxes. Picklable: it travels to the spawned rollout worker."""
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """Raises :class:`~longrein.errors.SandboxError` when the sandbox cannot be started."""
+        ...
