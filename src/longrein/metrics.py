@@ -1,1 +1,90 @@
-"""To come."""
+"""Where numbers go: one JSON line a step, and a live table for a person."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from rich.console import Console
+
+
+class MetricsSink(Protocol):
+    """Takes the numbers of one step."""
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record one step. Never raises for a value that is not finite."""
+        ...
+
+    def close(self) -> None:
+        """Flush what is held."""
+        ...
+
+
+class JsonlSink:
+    """``metrics.jsonl``: one object a line, appended and flushed at once. Non-finite numbers become ``null``."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab")
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line."""
+        clean = {key: (value if math.isfinite(value) else None) for key, value in metrics.items()}
+        self._file.write(msgspec.json.encode({"step": step, "time_s": round(time.time(), 3), **clean}) + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """One column of the step table."""
+
+    title: str
+    key: str
+    form: str
+
+
+COLUMNS = (
+    Column(title="reward", key="reward", form="{:.3f}"),
+    Column(title="stale mean", key="staleness_mean", form="{:.2f}"),
+    Column(title="stale max", key="staleness_max", form="{:.0f}"),
+    Column(title="over a swap", key="fraction_over_weight_change", form="{:.2f}"),
+    Column(title="in flight", key="inflight", form="{:.0f}"),
+    Column(title="queued", key="queued_groups", form="{:.0f}"),
+    Column(title="tokens/s", key="tokens_per_s", form="{:.0f}"),
+    Column(title="wait s", key="wait_s", form="{:.1f}"),
+    Column(title="train s", key="train_s", form="{:.1f}"),
+    Column(title="logp gap", key="logprob_gap_mean", form="{:.4f}"),
+)
+
+
+class TableSink:
+    """One line a step on the console, with the time left and the failures by reason."""
+
+    def __init__(self, console: Console, max_steps: int) -> None:
+        self._console = console
+        self._max_steps = max_steps
+        self._started_s = time.monotonic()
+        self._console.print("step".rjust(7) + "".join(column.title.rjust(12) for column in COLUMNS) + "   time left")
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Print one line."""
+        cells = [f"{step}/{self._max_steps}".rjust(7)]
+        for column in COLUMNS:
+            value = metrics.get(column.key)
+            cells.append((column.form.format(value) if value is not None else "-").rjust(12))
+        left_s = (time.monotonic() - self._started_s) / max(step, 1) * (self._max_steps - step)
+        failures = {
+            key.removeprefix("failed/"): int(n) for key, n in metrics.items() if key.startswith("failed/") and n
+        }
+        note = "  failures: " + ", ".join(f"{name} {n}" for name, n in sorted(failures.items())) if failures else ""
+        self._console.print("".join(cells) + f"   {left_s / 60:5.1f} min{note}", highlight=False)
+
+    def close(self) -> None:
+        """Nothing is held."""
