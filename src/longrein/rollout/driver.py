@@ -1,0 +1,124 @@
+"""Loop-owning driver: one attempt from an open endpoint to a closed, judged session. The agent runs its own loop."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import msgspec
+
+from longrein.errors import boundary
+from longrein.gateway.gateway import Gateway
+from longrein.gateway.session import SessionRecord
+from longrein.sessions.base import AgentExit, SessionFactory
+from longrein.types import Failure, Rollout, Score, StatusName, Task
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollout to make."""
+
+    rollout_id: str
+    group_id: str
+    task: Task
+    seed: int
+
+
+class Driver(Protocol):
+    """Turns an attempt into a rollout. A bad rollout is data; only bugs and cancellation are raised."""
+
+    async def run(self, attempt: Attempt) -> Rollout:
+        """Run one session to its end. Everything of it is closed on return and on cancellation."""
+        ...
+
+
+class _Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """What the session itself reports."""
+
+    agent: AgentExit
+    score: Score
+    record: SessionRecord
+
+
+class LoopOwningDriver:
+    """Waits for the agent, closes its endpoint, then has the verifier judge what it left behind.
+
+    An attempt that ends in an infrastructure fault is made again, at most ``max_retries`` times.
+    """
+
+    def __init__(self, gateway: Gateway, factory: SessionFactory, max_retries: int = 1) -> None:
+        self._gateway = gateway
+        self._factory = factory
+        self._max_retries = max_retries
+
+    async def run(self, attempt: Attempt) -> Rollout:
+        """Run one attempt, retried on faults of the infrastructure."""
+        rollout = await self._once(attempt, session_id=attempt.rollout_id)
+        retries = 0
+        while _worth_a_retry(rollout) and retries < self._max_retries:
+            retries += 1
+            rollout = await self._once(attempt, session_id=f"{attempt.rollout_id}-r{retries}")
+        return msgspec.structs.replace(rollout, metrics={**rollout.metrics, "retries": float(retries)})
+
+    async def _once(self, attempt: Attempt, session_id: str) -> Rollout:
+        started_s = time.monotonic()
+        judged: _Judged | None = None
+        self._gateway.open_session(session_id)
+        try:
+            with boundary() as caught:
+                judged = await self._judge(attempt, session_id)
+        finally:
+            record = await self._gateway.close_session(session_id)
+        record = judged.record if judged else record
+        failure = caught.failure or record.failure or _no_calls(record)
+        score = judged.score if judged else Score(reward=None, reason=failure.message if failure else "")
+        if failure is None and score.reward is None:
+            failure = Failure(kind="verifier", message=score.reason)
+        if failure is not None and score.reward is not None:
+            score = Score(reward=None, metrics=score.metrics, reason=failure.message)
+        return Rollout(
+            rollout_id=attempt.rollout_id,
+            group_id=attempt.group_id,
+            task_id=attempt.task.task_id,
+            seed=attempt.seed,
+            status=_status(failure, judged, record),
+            trace=record.trace,
+            score=score,
+            failure=failure,
+            metrics={
+                **record.counters,
+                "duration_s": time.monotonic() - started_s,
+                "delivered_token_fraction": record.trace.delivered_token_fraction,
+                "calls": float(len(record.trace.calls)),
+                "exit_code": float(judged.agent.exit_code) if judged else float("nan"),
+            },
+        )
+
+    async def _judge(self, attempt: Attempt, session_id: str) -> _Judged:
+        session = await self._factory.create(
+            task=attempt.task, endpoint=self._gateway.endpoint(session_id), session_id=session_id
+        )
+        try:
+            agent = await session.run()
+            # The agent is dead: its key dies before the hidden tests appear.
+            record = await self._gateway.close_session(session_id)
+            return _Judged(agent=agent, score=await session.verify(), record=record)
+        finally:
+            await session.close()
+
+
+def _worth_a_retry(rollout: Rollout) -> bool:
+    return rollout.failure is not None and rollout.failure.kind in ("sandbox", "harness", "engine", "session")
+
+
+def _no_calls(record: SessionRecord) -> Failure | None:
+    if record.trace.calls or record.truncated:
+        return None
+    return Failure(kind="no_calls", message="the agent ended without one successful call to the model")
+
+
+def _status(failure: Failure | None, judged: _Judged | None, record: SessionRecord) -> StatusName:
+    if judged is not None and judged.agent.timed_out:
+        return "timed_out"
+    if failure is not None:
+        return "failed"
+    return "truncated" if record.truncated else "completed"

@@ -1,0 +1,120 @@
+"""Rewards of a finished group, and the advantages among its members."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from longrein.errors import ConfigError
+from longrein.types import Call, Message, Outcome, Rollout, RolloutGroup, Task, Trace
+
+RewardFunc = Callable[..., Sequence[float | None]]
+"""TRL's form: ``f(prompts=..., completions=..., **columns) -> one float or None a rollout``."""
+RolloutRewardFn = Callable[[Outcome], float | None]
+
+
+def harness_reward(outcome: Outcome) -> float | None:
+    """The default ``rollout_reward_fn``: the verifier's own verdict."""
+    return outcome.score.reward
+
+
+class RewardSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a rollout's reward is made.
+
+    ``reward = rollout_reward_fn(outcome) + sum of reward_funcs``; a function that returns ``None`` for a rollout adds
+    nothing to it. A rollout that cannot be scored (``score.reward is None`` or an infrastructure failure) has reward
+    ``None``, whatever the functions say.
+    """
+
+    reward_funcs: tuple[RewardFunc, ...] = ()
+    rollout_reward_fn: RolloutRewardFn = harness_reward
+    epsilon: float = 1e-4
+
+
+def score_group(group_id: str, task: Task, rollouts: Sequence[Rollout], settings: RewardSettings) -> RolloutGroup:
+    """Reward every rollout and compute advantages inside the group.
+
+    Raises:
+        ConfigError: a reward function returned the wrong number of values.
+    """
+    base = [_base_reward(task, rollout, settings) for rollout in rollouts]
+    added = _added_rewards(task, rollouts, base, settings)
+    rewards = tuple(_finite(b + a) if b is not None else None for b, a in zip(base, added, strict=True))
+    return RolloutGroup(
+        group_id=group_id,
+        task=task,
+        rollouts=tuple(rollouts),
+        rewards=rewards,
+        advantages=advantages(rewards, settings.epsilon),
+    )
+
+
+def advantages(rewards: Sequence[float | None], epsilon: float) -> tuple[float, ...]:
+    """``(r - mean) / (std + epsilon)`` over the scored members (GRPO, arXiv 2402.03300, eq. 3; sample std as in TRL).
+
+    ``None`` leaves the baseline and gets 0.0, and so does a group with fewer than two scored members.
+    """
+    scored = [reward for reward in rewards if reward is not None]
+    if len(scored) < 2:
+        return tuple(0.0 for _ in rewards)
+    mean = math.fsum(scored) / len(scored)
+    std = math.sqrt(math.fsum((reward - mean) ** 2 for reward in scored) / (len(scored) - 1))
+    return tuple(0.0 if reward is None else (reward - mean) / (std + epsilon) for reward in rewards)
+
+
+def main_path(trace: Trace) -> tuple[Call, ...]:
+    """The conversation of the agent itself: the agent path with the most sampled tokens (empty for no calls)."""
+    paths = [path for path in trace.paths() if path[-1].role == "agent"]
+    return max(paths, key=lambda path: sum(call.completion.token_ids.size for call in path), default=())
+
+
+def transcript(trace: Trace) -> list[Message]:
+    """What the agent's conversation added to its first prompt: replies and tool results, final reply included."""
+    path = main_path(trace)
+    messages: list[Message] = []
+    for index, call in enumerate(path):
+        if index:
+            messages += call.messages
+        messages.append(call.reply)
+    return messages
+
+
+def _base_reward(task: Task, rollout: Rollout, settings: RewardSettings) -> float | None:
+    if rollout.failure is not None or rollout.score.reward is None:
+        return None
+    outcome = Outcome(
+        task=task, status=rollout.status, trace=rollout.trace, score=rollout.score, metrics=rollout.metrics
+    )
+    return _finite(settings.rollout_reward_fn(outcome))
+
+
+def _added_rewards(
+    task: Task, rollouts: Sequence[Rollout], base: Sequence[float | None], settings: RewardSettings
+) -> list[float]:
+    if not settings.reward_funcs:
+        return [0.0] * len(rollouts)
+    columns: dict[str, Any] = {
+        **{key: [value] * len(rollouts) for key, value in task.metadata.items()},
+        "prompts": [task.prompt] * len(rollouts),
+        "completions": [transcript(rollout.trace) for rollout in rollouts],
+        "harness_reward": list(base),
+    }
+    totals = [0.0] * len(rollouts)
+    for function in settings.reward_funcs:
+        values = list(function(**columns))
+        if len(values) != len(rollouts):
+            name = getattr(function, "__name__", repr(function))
+            raise ConfigError(
+                f"reward function {name} returned {len(values)} values for {len(rollouts)} rollouts; "
+                "return one a rollout"
+            )
+        totals = [total + (value or 0.0) for total, value in zip(totals, values, strict=True)]
+    return totals
+
+
+def _finite(reward: float | None) -> float | None:
+    """A reward that is not a finite number cannot enter a baseline: the rollout counts as unscorable."""
+    return float(reward) if reward is not None and math.isfinite(reward) else None

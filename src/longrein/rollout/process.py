@@ -1,0 +1,196 @@
+"""The rollout worker's own process: makes groups while admission allows, writes them down, hands them over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from longrein.errors import LongreinError, WorkerError
+from longrein.rollout.buffer import AdmissionRule, RolloutBuffer
+from longrein.rollout.driver import Attempt
+from longrein.rollout.group import RewardSettings, score_group
+from longrein.rollout.runtime import RolloutRuntime, RuntimeSettings, open_runtime
+from longrein.rollout.schedule import GroupPlan, group_plans
+from longrein.store import RunStore
+from longrein.types import Rollout, RolloutGroup, Task
+
+MAX_UNSCORABLE_GROUPS = 8
+"""So many groups in a row without one scored rollout, and the worker stops with the reason."""
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the process is told; picklable."""
+
+    runtime: RuntimeSettings
+    tasks: tuple[Task, ...]
+    rewards: RewardSettings
+    num_generations: int
+    admission: AdmissionRule
+    output_dir: str
+    seed: int = 0
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """From the trainer's process to ours."""
+
+    kind: Literal["version", "stop"]
+    policy_version: int = 0
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """From our process to the trainer's."""
+
+    kind: Literal["ready", "error"]
+    message: str = ""
+
+
+def worker_main(settings: WorkerSettings, buffer: RolloutBuffer, metrics_queue: Any, control: Connection) -> None:
+    """Entry point of the spawned process. Ctrl-C is the parent's business; its end (EOF) stops us."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        asyncio.run(_Producer(settings, buffer, metrics_queue, control).run())
+    except LongreinError as error:
+        _report(control, Report(kind="error", message=f"{type(error).__name__}: {error}"))
+    finally:
+        buffer.discard()
+        metrics_queue.cancel_join_thread()
+
+
+def _report(control: Connection, report: Report) -> None:
+    try:
+        control.send(report)
+    except OSError:
+        # The parent is gone: there is nobody left to tell.
+        return
+
+
+class _Producer:
+    def __init__(
+        self, settings: WorkerSettings, buffer: RolloutBuffer, metrics_queue: Any, control: Connection
+    ) -> None:
+        self._settings = settings
+        self._buffer = buffer
+        self._metrics_queue = metrics_queue
+        self._control = control
+        self._slots = asyncio.Semaphore(settings.runtime.max_inflight)
+        self._inflight = 0
+        self._started = 0
+        self._finished = 0
+        self._taken_at_version = 0
+        self._unscorable_in_a_row = 0
+        self._wake = asyncio.Event()
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Produce until told to stop."""
+        loop = asyncio.get_running_loop()
+        store = RunStore(Path(self._settings.output_dir))
+        async with open_runtime(self._settings.runtime) as runtime:
+            loop.add_reader(self._control.fileno(), self._read_orders)
+            _report(self._control, Report(kind="ready"))
+            groups: set[asyncio.Task[None]] = set()
+            try:
+                await self._produce(runtime, store, groups)
+            finally:
+                loop.remove_reader(self._control.fileno())
+                for group in groups:
+                    group.cancel()
+                await asyncio.gather(*groups, return_exceptions=True)
+
+    def _read_orders(self) -> None:
+        try:
+            while self._control.poll():
+                order: Order = self._control.recv()
+                if order.kind == "stop":
+                    self._stopping = True
+                else:
+                    self._taken_at_version = self._buffer.ledger.taken
+        except (EOFError, OSError):
+            self._stopping = True
+        self._wake.set()
+
+    async def _produce(self, runtime: RolloutRuntime, store: RunStore, groups: set[asyncio.Task[None]]) -> None:
+        plans: Iterator[GroupPlan] = group_plans(self._settings.tasks, self._settings.seed)
+        while not self._stopping:
+            while not self._stopping and self._may_start():
+                self._started += 1
+                groups.add(asyncio.create_task(self._group(runtime, store, next(plans))))
+            # The ledger lives in shared memory and wakes nobody, hence the short timeout.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), timeout=0.05)
+            self._wake.clear()
+            for group in [group for group in groups if group.done()]:
+                groups.remove(group)
+                group.result()
+
+    def _may_start(self) -> bool:
+        taken = self._buffer.ledger.taken
+        return self._settings.admission.admits(
+            under_way=self._started - taken,
+            taken_this_version=taken - self._taken_at_version,
+            trainer_waits=self._buffer.ledger.waiting,
+        )
+
+    async def _group(self, runtime: RolloutRuntime, store: RunStore, plan: GroupPlan) -> None:
+        started_s = time.monotonic()
+        members = [
+            asyncio.create_task(self._attempt(runtime, plan, index)) for index in range(self._settings.num_generations)
+        ]
+        try:
+            rollouts = [await member for member in members]
+        finally:
+            for member in members:
+                member.cancel()
+            await asyncio.gather(*members, return_exceptions=True)
+        group = score_group(plan.group_id, plan.task, rollouts, self._settings.rewards)
+        store.append(group)
+        self._buffer.put(group)
+        self._finished += 1
+        self._metrics_queue.put(self._numbers(group, time.monotonic() - started_s))
+        self._watch_for_futility(group)
+        self._wake.set()
+
+    async def _attempt(self, runtime: RolloutRuntime, plan: GroupPlan, index: int) -> Rollout:
+        async with self._slots:
+            self._inflight += 1
+            try:
+                return await runtime.driver.run(
+                    Attempt(
+                        rollout_id=f"{plan.group_id}-{index}",
+                        group_id=plan.group_id,
+                        task=plan.task,
+                        seed=plan.seed + index,
+                    )
+                )
+            finally:
+                self._inflight -= 1
+
+    def _numbers(self, group: RolloutGroup, seconds: float) -> dict[str, float]:
+        failures = Counter(rollout.failure.kind for rollout in group.rollouts if rollout.failure)
+        return {
+            "inflight": float(self._inflight),
+            "queued_groups": float(max(0, self._finished - self._buffer.ledger.taken)),
+            "group_seconds": seconds,
+            **{f"failed/{kind}": float(count) for kind, count in failures.items()},
+        }
+
+    def _watch_for_futility(self, group: RolloutGroup) -> None:
+        scored = any(reward is not None for reward in group.rewards)
+        self._unscorable_in_a_row = 0 if scored else self._unscorable_in_a_row + 1
+        if self._unscorable_in_a_row >= MAX_UNSCORABLE_GROUPS:
+            last = next((r.failure for r in group.rollouts if r.failure), None)
+            reason = f"{last.kind}: {last.message}" if last else "every reward is None"
+            raise WorkerError(
+                f"{self._unscorable_in_a_row} groups in a row without one scored rollout; last reason: {reason}. "
+                "Mend the cause and start again; finished rollouts are in the run directory."
+            )

@@ -1,0 +1,210 @@
+"""The trainer's handle on the rollout worker: a spawned process that never stops for an optimizer step."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, cast
+
+from longrein.engines.base import EngineSpec
+from longrein.errors import ConfigError, WorkerError
+from longrein.gateway.settings import GatewaySettings
+from longrein.rollout.buffer import AdmissionRule, RolloutBuffer
+from longrein.rollout.group import RewardFunc, RewardSettings, RolloutRewardFn, harness_reward
+from longrein.rollout.process import Order, Report, WorkerSettings, worker_main
+from longrein.rollout.runtime import RendererSpec, RuntimeSettings
+from longrein.sessions.base import SessionFactory
+from longrein.types import Task
+
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 1.5
+
+
+class HarnessRolloutWorker:
+    """Runs harness sessions in its own process and fills ``rollout_buffer`` with scored groups.
+
+    Args:
+        harness_session_factory: a :class:`~longrein.sessions.base.SessionFactory`, or a callable returning one.
+        model_name: folder or hub id whose tokenizer and chat template render the conversations.
+        dataset: the tasks, in any order; every epoch is shuffled anew from ``seed``.
+        engine: where completions come from.
+        reward_funcs: TRL's reward functions; their values are added to the verifier's.
+        rollout_reward_fn: makes a reward from an :class:`~longrein.types.Outcome`; the default takes the verifier's.
+        num_generations: rollouts a group.
+        max_inflight_tasks: sessions running at once.
+        max_staleness: see :class:`~longrein.rollout.buffer.AdmissionRule`.
+        groups_per_step: groups that the trainer takes a step.
+        max_tokens: per call.
+        chat_template: Jinja text used in place of the tokenizer's own.
+
+    Raises:
+        ConfigError: no tasks, fewer than two generations, or something that cannot travel to a spawned process.
+    """
+
+    def __init__(  # noqa: PLR0913 - the public face follows TRL
+        self,
+        *,
+        harness_session_factory: SessionFactory | Callable[[], SessionFactory],
+        model_name: str,
+        dataset: Sequence[Task],
+        engine: EngineSpec,
+        output_dir: str,
+        reward_funcs: Sequence[RewardFunc] = (),
+        rollout_reward_fn: RolloutRewardFn = harness_reward,
+        num_generations: int = 8,
+        max_inflight_tasks: int = 8,
+        max_staleness: int = 1,
+        groups_per_step: int = 1,
+        max_tokens: int = 2048,
+        max_calls: int = 64,
+        context_length: int = 32768,
+        temperature: float = 1.0,
+        chat_template: str | None = None,
+        tool_parser: str = "auto",
+        renderer: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        if not dataset:
+            raise ConfigError("HarnessRolloutWorker: the dataset has no tasks; give at least one")
+        if num_generations < 2:
+            raise ConfigError(
+                f"HarnessRolloutWorker: num_generations={num_generations}; a group needs at least 2 to compare"
+            )
+        self._settings = WorkerSettings(
+            runtime=RuntimeSettings(
+                engine=engine,
+                renderer=RendererSpec(
+                    model=model_name, chat_template=chat_template, tool_parser=tool_parser, renderer=renderer
+                ),
+                gateway=GatewaySettings(
+                    temperature=temperature, max_tokens=max_tokens, max_calls=max_calls, context_length=context_length
+                ),
+                factory=_resolve_factory(harness_session_factory),
+                max_inflight=max_inflight_tasks,
+            ),
+            tasks=tuple(dataset),
+            rewards=RewardSettings(reward_funcs=tuple(reward_funcs), rollout_reward_fn=rollout_reward_fn),
+            num_generations=num_generations,
+            admission=AdmissionRule(groups_per_step=groups_per_step, max_staleness=max_staleness),
+            output_dir=output_dir,
+            seed=seed,
+        )
+        _check_picklable(self._settings)
+        context = multiprocessing.get_context("spawn")
+        self.rollout_buffer = RolloutBuffer(context)
+        self.metrics_queue: multiprocessing.Queue[dict[str, float]] = context.Queue()
+        self._control, self._child_control = cast("tuple[Connection, Connection]", context.Pipe())
+        self._process: SpawnProcess = context.Process(
+            target=worker_main,
+            args=(self._settings, self.rollout_buffer, self.metrics_queue, self._child_control),
+            name="longrein-rollout-worker",
+        )
+        self._failure = ""
+        self._stopped = False
+
+    def start(self) -> None:
+        """Start the process and wait until it makes rollouts.
+
+        Raises:
+            WorkerError: it did not come up; the message has its reason.
+        """
+        if multiprocessing.parent_process() is not None:
+            raise ConfigError(
+                "HarnessRolloutWorker.start() was reached while a spawned process imported your script; "
+                "put the script's work under `if __name__ == '__main__':`"
+            )
+        self._process.start()
+        self._child_control.close()
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            if self._control.poll(0.1) and self._next_report():
+                return
+            self.check_health()
+        self.stop()
+        raise WorkerError(f"the rollout worker did not come up within {START_TIMEOUT_S:.0f} s; see its output above")
+
+    def update_model_version(self, policy_version: int) -> None:
+        """Tell the worker that the engine now samples with ``policy_version``."""
+        self._send(Order(kind="version", policy_version=policy_version))
+
+    def check_health(self) -> None:
+        """Raise :class:`~longrein.errors.WorkerError` if the worker has failed or died."""
+        if self._process.is_alive() and self._control.poll():
+            self._next_report()
+        if not self._process.is_alive():
+            self._drain_reports()
+            reason = self._failure or f"it ended with exit code {self._process.exitcode}; see its output above"
+            raise WorkerError(f"the rollout worker is dead: {reason}")
+        if self._failure:
+            raise WorkerError(f"the rollout worker failed: {self._failure}")
+
+    def stop(self) -> None:
+        """Stop in under 2 s, even with a full queue. Safe to call twice."""
+        if self._stopped or self._process.pid is None:
+            return
+        self._stopped = True
+        self._send(Order(kind="stop"))
+        self._process.join(STOP_TIMEOUT_S)
+        if self._process.is_alive():
+            # Sandboxes die with it; what is left on disk is reaped at the next start.
+            self._process.kill()
+            self._process.join()
+        self._control.close()
+        self.rollout_buffer.close()
+        self.metrics_queue.close()
+        self.metrics_queue.cancel_join_thread()
+
+    def _send(self, order: Order) -> None:
+        try:
+            self._control.send(order)
+        except OSError:
+            # The process is gone; check_health says so.
+            return
+
+    def _next_report(self) -> bool:
+        """Read one report; True for readiness."""
+        try:
+            report: Report = self._control.recv()
+        except (EOFError, OSError):
+            return False
+        if report.kind == "error":
+            self._failure = report.message
+        return report.kind == "ready"
+
+    def _drain_reports(self) -> None:
+        try:
+            while self._control.poll():
+                report: Report = self._control.recv()
+                self._failure = report.message or self._failure
+        except (EOFError, OSError):
+            return
+
+
+def _resolve_factory(factory: SessionFactory | Callable[[], SessionFactory]) -> SessionFactory:
+    if hasattr(factory, "create"):
+        return cast(SessionFactory, factory)
+    return cast("Callable[[], SessionFactory]", factory)()
+
+
+def _check_picklable(settings: WorkerSettings) -> None:
+    """Everything must travel to a spawned process: say what cannot, before anything starts."""
+    parts: dict[str, Any] = {
+        "harness_session_factory": settings.runtime.factory,
+        "engine": settings.runtime.engine,
+        "dataset": settings.tasks,
+        "rollout_reward_fn": settings.rewards.rollout_reward_fn,
+        **{f"reward_funcs[{index}]": function for index, function in enumerate(settings.rewards.reward_funcs)},
+    }
+    for name, part in parts.items():
+        try:
+            ForkingPickler.dumps(part)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ConfigError(
+                f"HarnessRolloutWorker: {name} cannot travel to the worker's process ({error}); "
+                "use a module-level function or class instead of a lambda or a local one"
+            ) from error
