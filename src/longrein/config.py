@@ -281,5 +281,5 @@ def _impossible(config: RunConfig) -> list[Problem]:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = "(absent)" if value is None else repr(value)
     return text if len(text) <= 120 else text[:117] + "..."

@@ -55,10 +55,12 @@ def score_group(group_id: str, task: Task, rollouts: Sequence[Rollout], settings
 def advantages(rewards: Sequence[float | None], epsilon: float) -> tuple[float, ...]:
     """``(r - mean) / (std + epsilon)`` over the scored members (GRPO, arXiv 2402.03300, eq. 3; sample std as in TRL).
 
-    ``None`` leaves the baseline and gets 0.0, and so does a group with fewer than two scored members.
+    ``None`` leaves the baseline and gets 0.0, and so do groups with fewer than two scored members or
+    with equal rewards.
     """
     scored = [reward for reward in rewards if reward is not None]
-    if len(scored) < 2:
+    if len(scored) < 2 or min(scored) == max(scored):
+        # Equal rewards teach nothing; the rounding of their mean must not either.
         return tuple(0.0 for _ in rewards)
     mean = math.fsum(scored) / len(scored)
     std = math.sqrt(math.fsum((reward - mean) ** 2 for reward in scored) / (len(scored) - 1))

@@ -1,0 +1,83 @@
+"""``longrein eval RUN.toml``: mean reward and pass@k on held-out tasks, with an interval."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+
+from longrein.cli import parts
+from longrein.cli.command import Command, add_run_arguments, read_run_file
+from longrein.config import RunConfig
+from longrein.engines.base import EngineSpec
+from longrein.engines.local.process import LocalEngineProcess
+from longrein.rollout.evaluate import EvalReport, evaluate
+from longrein.rollout.runtime import open_runtime
+from longrein.types import Rollout, Task
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluate the run's model on its held-out tasks."""
+    config = read_run_file(arguments)
+    parts.check(config, str(arguments.run_file))
+    console = Console()
+    engine = LocalEngineProcess(parts.engine_config(config))
+    engine.start()
+    try:
+        held_out = parts.tasks(config, "test")
+        report = evaluate_model(config, engine.spec, held_out, "eval", console)
+    finally:
+        engine.stop()
+    save_report(Path(config.output_dir), "eval", report)
+    return 0
+
+
+def evaluate_model(
+    config: RunConfig, engine: EngineSpec, held_out: Sequence[Task], label: str, console: Console
+) -> EvalReport:
+    """Evaluate whatever the engine serves now, with a progress bar, and print the result."""
+
+    async def run_all() -> EvalReport:
+        async with open_runtime(parts.runtime_settings(config, engine)) as runtime:
+            with Progress(console=console, transient=True) as progress:
+                bar = progress.add_task(label, total=len(held_out) * config.eval.samples)
+
+                def advance(_rollout: Rollout) -> None:
+                    progress.advance(bar)
+
+                return await evaluate(
+                    runtime,
+                    held_out,
+                    samples=config.eval.samples,
+                    pass_at=config.eval.pass_at,
+                    max_inflight=config.rollout.max_inflight,
+                    label=label,
+                    on_rollout=advance,
+                )
+
+    report = asyncio.run(run_all())
+    console.print(f"{label:>12}: {describe(report)}", highlight=False)
+    return report
+
+
+def describe(report: EvalReport) -> str:
+    """One line: reward with its interval, pass@k, and what did not end well."""
+    passes = ", ".join(f"pass@{k} {value:.3f}" for k, value in report.pass_at.items())
+    odd = {name: count for name, count in report.statuses.items() if name != "completed"}
+    note = f"; {', '.join(f'{count} {name}' for name, count in sorted(odd.items()))}" if odd else ""
+    unscorable = f"; {report.unscorable} unscorable" if report.unscorable else ""
+    return f"reward {report.reward} (95 % CI); {passes}{note}{unscorable}"
+
+
+def save_report(run_dir: Path, label: str, report: EvalReport) -> None:
+    """Keep the report in the run directory as ``eval-<label>.json``."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / f"eval-{label}.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+
+
+COMMAND = Command(name="eval", help="evaluate a model on held-out tasks", configure=add_run_arguments, run=run)

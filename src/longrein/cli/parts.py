@@ -1,0 +1,151 @@
+"""Run file -> parts: the one place where names become objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from longrein.config import Problem, RunConfig, config_error
+from longrein.engines.base import EngineSpec
+from longrein.engines.local.process import LocalEngineConfig
+from longrein.errors import ConfigError, LongreinError, TaskError
+from longrein.gateway.settings import GatewaySettings
+from longrein.harnesses.base import Harness
+from longrein.harnesses.command import Command
+from longrein.harnesses.opencode import OpenCode
+from longrein.rollout.runtime import RendererSpec, RuntimeSettings
+from longrein.sandboxes.base import SandboxLimits
+from longrein.sandboxes.choose import choose_backend
+from longrein.sessions.agent import AgentSessionFactory
+from longrein.tasks.base import Split, TaskSource
+from longrein.tasks.source import task_source
+from longrein.types import Task
+
+HARNESSES = ("command", "opencode")
+
+
+def check(config: RunConfig, source: str) -> None:
+    """Check what only the plug-ins can know: harness, families, template. All problems in one message.
+
+    Raises:
+        ConfigError: naming file, key, value and fix.
+    """
+    problems: list[Problem] = []
+
+    def probe(key: str, value: object, action: object) -> None:
+        try:
+            action()  # type: ignore[operator]
+        except LongreinError as error:
+            problems.append(Problem(key=key, value=value, fix=str(error)))
+
+    probe("harness.name", config.harness.name, lambda: harness(config).check())
+    probe("tasks.families", list(config.tasks.families), lambda: tasks(config, "train")[:1])
+    probe("model.path", config.model.path, lambda: _check_model(config))
+    if problems:
+        raise config_error(source, problems)
+
+
+def _check_model(config: RunConfig) -> None:
+    path = Path(config.model.path)
+    if path.is_absolute() and not path.is_dir():
+        raise ConfigError("no such folder; give a model folder or a hub id")
+    renderer_spec(config).load()
+
+
+def harness(config: RunConfig) -> Harness:
+    """The agent. Raises :class:`~longrein.errors.ConfigError` for an unknown name."""
+    section = config.harness
+    if section.name == "command":
+        if section.script:
+            return Command.python_script(section.script, env=section.env)
+        return Command(argv=section.argv, env=section.env)
+    if section.name == "opencode":
+        return OpenCode(binary=section.binary) if section.binary else OpenCode()
+    raise ConfigError(f"unknown harness; known: {', '.join(HARNESSES)}")
+
+
+def renderer_spec(config: RunConfig) -> RendererSpec:
+    """How conversations become tokens."""
+    model = config.model
+    return RendererSpec(
+        model=model.path,
+        chat_template=chat_template(config),
+        tool_parser=model.tool_parser,
+        renderer=model.renderer,
+    )
+
+
+def chat_template(config: RunConfig) -> str | None:
+    """The run file's own Jinja template, if it brings one."""
+    path = config.model.chat_template
+    return Path(path).read_text(encoding="utf-8") if path else None
+
+
+def source(config: RunConfig) -> TaskSource:
+    """Where tasks come from."""
+    return task_source(kind=config.tasks.source, families=config.tasks.families, folder=config.tasks.folder)
+
+
+def tasks(config: RunConfig, split: Split) -> Sequence[Task]:
+    """The run's tasks of a split, with the run file's time limit.
+
+    Raises:
+        TaskError: unknown family, bad task directory.
+    """
+    count = config.tasks.train_count if split == "train" else config.tasks.eval_count
+    found = source(config).tasks(split, count, config.seed)
+    if not found and count:
+        raise TaskError(f"no {split} tasks found; check the families or the folder")
+    return found
+
+
+def session_factory(config: RunConfig) -> AgentSessionFactory:
+    """Sandbox, harness and verifier, as one factory of sessions."""
+    limits = SandboxLimits(memory_bytes=config.sandbox.memory_mb << 20, pids=config.sandbox.pids)
+    return AgentSessionFactory(harness=harness(config), backend=choose_backend(config.sandbox.backend), limits=limits)
+
+
+def gateway_settings(config: RunConfig) -> GatewaySettings:
+    """What the gateway forces on every call."""
+    return GatewaySettings(
+        temperature=config.rollout.temperature,
+        max_tokens=config.rollout.max_tokens,
+        max_calls=config.rollout.max_calls,
+        context_length=config.model.context_length,
+    )
+
+
+def runtime_settings(config: RunConfig, engine: EngineSpec) -> RuntimeSettings:
+    """All of it, for a process that makes rollouts."""
+    return RuntimeSettings(
+        engine=engine,
+        renderer=renderer_spec(config),
+        gateway=gateway_settings(config),
+        factory=session_factory(config),
+        max_inflight=config.rollout.max_inflight,
+    )
+
+
+def engine_config(config: RunConfig) -> LocalEngineConfig:
+    """The embedded engine for the run's model."""
+    return LocalEngineConfig(
+        model=config.model.path,
+        dtype=config.model.dtype,
+        threads=config.compute.engine_threads,
+        context_length=config.model.context_length,
+        max_batch=config.compute.max_batch,
+        seed=config.seed,
+        device=config.compute.device,
+    )
+
+
+def training_tokenizer(config: RunConfig) -> Any:
+    """The tokenizer that is saved with the model: the run file's template included, so that the folder is whole."""
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(config.model.path)
+    template = chat_template(config)
+    if template is not None:
+        tokenizer.chat_template = template
+    return tokenizer

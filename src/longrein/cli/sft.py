@@ -1,0 +1,80 @@
+"""``longrein sft RUN.toml``: oracle rollouts through the gateway, then cross-entropy on their rows."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from rich.console import Console
+
+from longrein.cli import parts
+from longrein.cli.command import Command, add_run_arguments, read_run_file
+from longrein.config import Problem, RunConfig, config_error
+from longrein.engines.scripted import ScriptedEngine, ScriptedEngineSpec
+from longrein.rollout.demonstrate import OracleVoice, demonstrate
+from longrein.rollout.runtime import open_gateway
+from longrein.rows import rows_from_rollout
+from longrein.train.sft import SftConfig, train_sft
+from longrein.types import Rollout, Row
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Warm-start the run's model and save it under ``<output_dir>/sft``."""
+    config = read_run_file(arguments)
+    parts.check(config, str(arguments.run_file))
+    if not config.sft.steps:
+        problem = Problem(key="sft.steps", value=0, fix="set it to at least 1")
+        raise config_error(str(arguments.run_file), [problem])
+    folder = warm_start(config, Console())
+    Console().print(f"saved {folder}")
+    return 0
+
+
+def warm_start(config: RunConfig, console: Console) -> Path:
+    """Collect demonstrations, train on them, and return the saved model's folder."""
+    rollouts = asyncio.run(_demonstrations(config))
+    rows = [row for rollout in rollouts for row in _rows(rollout)]
+    trained_tokens = sum(int(row.loss_mask.sum()) for row in rows)
+    console.print(
+        f"{'sft':>12}: {len(rollouts)} oracle rollouts, {trained_tokens} trained tokens, {config.sft.steps} steps",
+        highlight=False,
+    )
+    folder = Path(config.output_dir) / "sft"
+    train_sft(
+        model=config.model.path,
+        rows=rows,
+        config=SftConfig(
+            output_dir=str(folder),
+            max_steps=config.sft.steps,
+            per_device_train_batch_size=config.sft.batch_size,
+            learning_rate=config.sft.learning_rate,
+            micro_batch_tokens=config.train.micro_batch_tokens,
+            max_grad_norm=config.train.max_grad_norm,
+            seed=config.seed,
+            use_cpu=config.compute.device == "cpu",
+        ),
+        processing_class=parts.training_tokenizer(config),
+    )
+    return folder
+
+
+async def _demonstrations(config: RunConfig) -> list[Rollout]:
+    count = config.sft.steps * config.sft.batch_size
+    tasks = parts.tasks(config, "train")
+    chosen = [tasks[index % len(tasks)] for index in range(min(count, len(tasks)))]
+    section = config.sft
+    voice = OracleVoice(tool=section.tool, argument=section.argument, closing=section.closing)
+    spec = ScriptedEngineSpec(model=config.model.path, chat_template=parts.chat_template(config))
+    renderer = parts.renderer_spec(config).load()
+    engine = ScriptedEngine(renderer=renderer, model=spec.model, context_length=config.model.context_length)
+    settings = parts.runtime_settings(config, spec)
+    async with open_gateway(engine, renderer, settings) as runtime:
+        return await demonstrate(runtime, engine, chosen, voice, config.rollout.max_inflight)
+
+
+def _rows(rollout: Rollout) -> tuple[Row, ...]:
+    return rows_from_rollout(rollout, advantage=1.0).rows
+
+
+COMMAND = Command(name="sft", help="warm-start a model on oracle rollouts", configure=add_run_arguments, run=run)

@@ -1,0 +1,51 @@
+"""Every invariant's property test must notice the patch that breaks it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+REPO = HERE.parents[1]
+MUTANTS = sorted(path.stem for path in HERE.glob("*.patch"))
+
+
+def test_every_invariant_of_this_stage_has_a_mutant() -> None:
+    covered = {tomllib.loads((HERE / f"{name}.toml").read_text())["invariant"] for name in MUTANTS}
+    assert covered >= {1, 2, 3, 4, 6, 7}
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_property_test_fails_on_the_broken_code(name: str, tmp_path: Path) -> None:
+    test = tomllib.loads((HERE / f"{name}.toml").read_text())["test"]
+    for folder in ("src", "tests", "examples"):
+        shutil.copytree(REPO / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPO / "pyproject.toml", tmp_path)
+    applied = subprocess.run(
+        ["git", "apply", "--verbose", str(HERE / f"{name}.patch")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert applied.returncode == 0, f"{name}.patch no longer applies; regenerate it:\n{applied.stderr}"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    # 1 is "tests failed"; 2, 4 and 5 would mean that pytest could not even run it.
+    assert result.returncode == 1, f"{test} did not notice {name}:\n{result.stdout[-3000:]}{result.stderr[-1000:]}"
+    assert " failed" in result.stdout, result.stdout[-2000:]

@@ -1,0 +1,93 @@
+"""Rewards and advantages: unscorable is never zero (invariant 4)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longrein.errors import ConfigError
+from longrein.rollout.group import RewardSettings, advantages, score_group, transcript
+from tests.traces import TASK, call, failed, rollout
+
+rewards_or_none = st.lists(st.none() | st.floats(-3, 3), min_size=1, max_size=8)
+
+
+@given(rewards_or_none)
+def test_unscorable_rollouts_leave_the_baseline(rewards: list[float | None]) -> None:
+    """Invariant 4: adding or removing unscorable members changes nobody's advantage."""
+    scored = [reward for reward in rewards if reward is not None]
+    with_none = advantages(rewards, 1e-4)
+    without = iter(advantages(scored, 1e-4))
+    for reward, value in zip(rewards, with_none, strict=True):
+        assert value == (0.0 if reward is None else next(without))
+
+
+def test_advantages_are_the_papers() -> None:
+    rewards = [0.0, 1.0, 1.0, 0.5]
+    expected = (np.array(rewards) - np.mean(rewards)) / (np.std(rewards, ddof=1) + 1e-4)
+    np.testing.assert_allclose(advantages(rewards, 1e-4), expected, rtol=1e-12)
+
+
+def test_a_group_of_equal_rewards_has_no_advantage() -> None:
+    assert advantages([0.7, 0.7, 0.7], 1e-4) == (0.0, 0.0, 0.0)
+    assert advantages([1.0, None], 1e-4) == (0.0, 0.0)
+
+
+def test_failed_rollouts_are_none_and_scored_ones_keep_their_reward() -> None:
+    members = [rollout("a", [call(0, None, [1], [2])], 1.0), failed("b"), rollout("c", [call(0, None, [1], [2])], 0.0)]
+    group = score_group("g", TASK, members, RewardSettings())
+    assert group.rewards == (1.0, None, 0.0)
+    assert group.advantages[1] == 0.0
+    assert group.advantages[0] == -group.advantages[2] > 0
+
+
+def test_reward_funcs_get_columns_and_are_added() -> None:
+    seen: dict[str, object] = {}
+
+    def brevity(
+        completions: list[list[dict[str, str]]], harness_reward: list[float], **columns: object
+    ) -> list[float | None]:
+        seen.update(columns, harness_reward=harness_reward, completions=completions)
+        return [0.25, None]
+
+    trace = [call(0, None, [1], [2]), call(1, 0, [3], [4])]
+    group = score_group(
+        "g", TASK, [rollout("a", trace, 1.0), rollout("b", trace, 0.5)], RewardSettings(reward_funcs=(brevity,))
+    )
+    assert group.rewards == (1.25, 0.5)
+    assert seen["column"] == [3, 3]
+    assert seen["prompts"] == ["do it", "do it"]
+    assert seen["harness_reward"] == [1.0, 0.5]
+
+
+def test_rollout_reward_fn_replaces_the_verifiers_verdict() -> None:
+    settings = RewardSettings(rollout_reward_fn=lambda outcome: 2.0 if outcome.status == "completed" else None)
+    members = [rollout("a", [], 0.0), rollout("b", [], 0.0, status="timed_out"), rollout("c", [], None)]
+    assert score_group("g", TASK, members, settings).rewards == (2.0, None, None)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_reward_that_is_not_finite_is_unscorable(bad: float) -> None:
+    group = score_group("g", TASK, [rollout("a", [], bad), rollout("b", [], 1.0)], RewardSettings())
+    assert group.rewards == (None, 1.0)
+
+
+def test_a_reward_function_of_the_wrong_length_is_named() -> None:
+    def short(**_columns: object) -> list[float]:
+        return [1.0]
+
+    with pytest.raises(ConfigError, match="short returned 1 values for 2 rollouts"):
+        score_group("g", TASK, [rollout("a", []), rollout("b", [])], RewardSettings(reward_funcs=(short,)))
+
+
+def test_the_transcript_is_the_agents_own_conversation_with_its_last_reply() -> None:
+    calls = [
+        call(0, None, [9], [9, 9, 9, 9], role="auxiliary"),
+        call(1, None, [1], [2, 2]),
+        call(2, 1, [3], [4, 4]),
+    ]
+    assert [message["content"] for message in transcript(rollout("a", calls).trace)] == ["r1", "m2", "r2"]
