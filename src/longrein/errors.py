@@ -76,6 +76,15 @@ class ContextLengthError(LongreinError, ValueError):
     """A prompt leaves no room in the model's context. Ends the rollout as *truncated*, not failed."""
 
 
+class GatewayRequestError(LongreinError, ValueError):
+    """The gateway refuses one request of an agent; the session goes on. ``status`` is the HTTP status."""
+
+    def __init__(self, message: str, *, status: int, code: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
 class VerifierError(InfrastructureError):
     """The verifier crashed or gave no verdict: the rollout is unscorable, never zero."""
 
@@ -84,6 +93,10 @@ class VerifierError(InfrastructureError):
 
 class WorkerError(LongreinError, RuntimeError):
     """The rollout worker process died or cannot make progress."""
+
+
+class DivergedError(LongreinError, ArithmeticError):
+    """Loss or gradients were not finite for several steps in a row: training on would only waste time."""
 
 
 class Captured:

@@ -1,0 +1,112 @@
+"""Tool-call parsers of our own, by name, beside those of the ``renderers`` library.
+
+``renderers``' Hermes parser needs ``<tool_call>`` to be a token of its own. Most small models spell it out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+from renderers.base import ParsedToolCall, ToolCallParseStatus
+from renderers.parsers import TOOL_PARSERS
+
+from longrein.errors import RenderError
+
+HERMES_TEXT = "hermes_text"
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+
+class HermesText(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply split into what is said and what is called."""
+
+    content: str
+    """Everything outside well-formed calls. A malformed call stays here, visible."""
+    calls: tuple[ParsedToolCall, ...]
+
+
+def split_hermes(text: str) -> HermesText:
+    """Find ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` in plain text."""
+    said: list[str] = []
+    calls: list[ParsedToolCall] = []
+    head, opener, rest = text.partition(OPEN)
+    while opener:
+        body, closer, after = rest.partition(CLOSE)
+        call = _parse_call(body) if closer else None
+        if call is None:
+            said.append(head + OPEN)
+            head, opener, rest = rest.partition(OPEN)
+        else:
+            said.append(head)
+            calls.append(call)
+            head, opener, rest = after.partition(OPEN)
+    content = "".join([*said, head])
+    # The newlines that templates put around calls are not something the model says.
+    return HermesText(content=content if content.strip() else "", calls=tuple(calls))
+
+
+class _Body(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    arguments: dict[str, Any] = {}
+
+
+def _parse_call(body: str) -> ParsedToolCall | None:
+    try:
+        call = msgspec.json.decode(body, type=_Body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    if not call.name:
+        return None
+    raw = f"{OPEN}{body}{CLOSE}"
+    return ParsedToolCall(raw=raw, name=call.name, arguments=call.arguments, status=ToolCallParseStatus.OK)
+
+
+class TextTokenizer(Protocol):
+    """What the parser needs of a tokenizer."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Text to ids."""
+        ...
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        """Ids to text."""
+        ...
+
+
+class HermesTextToolParser:
+    """:func:`split_hermes` in the shape that ``renderers`` plugs in: ids in, content ids and calls out.
+
+    Working on text makes it blind to how the tags fall on token boundaries. The content ids it returns are only
+    decoded again by the caller; the sampled ids are never touched.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def extract(self, token_ids: list[int]) -> tuple[list[int], list[ParsedToolCall]]:
+        """Split a completion (stop token already stripped)."""
+        text = self._tokenizer.decode(token_ids, skip_special_tokens=False)
+        if OPEN not in text:
+            return token_ids, []
+        split = split_hermes(text)
+        return self._tokenizer.encode(split.content, add_special_tokens=False), list(split.calls)
+
+
+def register() -> None:
+    """Make our parsers known to ``renderers`` under their names. Safe to call again."""
+    TOOL_PARSERS[HERMES_TEXT] = HermesTextToolParser
+
+
+def resolve(name: str) -> str:
+    """The registered name for what a run file says; ``auto`` is ours.
+
+    Raises:
+        RenderError: no parser of that name.
+    """
+    register()
+    if name == "auto":
+        return HERMES_TEXT
+    if name not in TOOL_PARSERS:
+        known = ", ".join(sorted([*TOOL_PARSERS, "auto"]))
+        raise RenderError(f"tool_parser={name!r} is unknown; choose one of: {known}")
+    return name
