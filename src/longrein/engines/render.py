@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 import numpy as np
+import renderers
 from renderers.base import MODEL_RENDERER_MAP, ParsedResponse, ParsedToolCall, Renderer
-from renderers.base import create_renderer as _untyped_create_renderer  # pyright: ignore[reportUnknownVariableType]
 from renderers.configs import DefaultRendererConfig, config_from_name
 
 from longrein.engines import tool_parsers
@@ -28,7 +28,7 @@ from longrein.engines.template import (
 from longrein.errors import RenderError
 from longrein.types import I32, Message, Tool
 
-_create_renderer: Callable[..., Renderer] = _untyped_create_renderer
+_create_renderer: Callable[..., Renderer] = cast("Any", renderers).create_renderer
 # Reasoning that the prompt opened is found in its last few ids: no need to hand over 64k of them.
 _PROMPT_TAIL = 512
 _CONTEXT: list[Message] = [{"role": "user", "content": "A question."}]
