@@ -1,0 +1,106 @@
+"""The engine as its owner sees it: whoever holds the weights starts it, updates it and stops it."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from longrein.engines.base import EngineInfo
+from longrein.engines.local import wire
+from longrein.engines.local.child import EngineChild
+from longrein.engines.local.client import LocalEngineSpec
+from longrein.engines.local.config import LocalEngineConfig
+from longrein.engines.local.weights import SharedWeights
+from longrein.errors import EngineError
+
+_SWAP_TIMEOUT_S = 300.0
+
+
+class _Running:
+    """A child that is ready."""
+
+    def __init__(self, child: EngineChild, ready: wire.Ready) -> None:
+        self.child = child
+        self.info = ready.info
+        self.weights = SharedWeights(ready.manifest, child.weights_fd, self._publish)
+        self._lock = threading.Lock()
+
+    def _publish(self, policy_version: int) -> None:
+        with self._lock:
+            self.child.tell(wire.Swap(policy_version=policy_version))
+            self.child.hear(_SWAP_TIMEOUT_S)
+
+
+class LocalEngineProcess:
+    """One engine process. Also a context manager: entering starts it, leaving stops it.
+
+    The engine begins with the model folder's weights, as policy version 0. It dies with this process.
+    """
+
+    def __init__(self, config: LocalEngineConfig) -> None:
+        self._config = config
+        self._running: _Running | None = None
+        self._finalizer: weakref.finalize[..., LocalEngineProcess] | None = None
+
+    def start(self, timeout_s: float = 300.0) -> None:
+        """Start the process and wait until it answers. Starting twice does nothing.
+
+        Raises:
+            EngineError: no such folder, no answer in time, or the process died (with the end of its log).
+        """
+        if self._running is not None:
+            return
+        if not Path(self._config.model).is_dir():
+            raise EngineError(f"{self._config.model} is not a folder; give the engine a model saved by save_pretrained")
+        child = EngineChild(self._config)
+        self._finalizer = weakref.finalize(self, child.close)
+        try:
+            ready = child.hear(timeout_s)
+            assert isinstance(ready, wire.Ready)
+            self._running = _Running(child, ready)
+        finally:
+            if self._running is None:
+                child.close()
+
+    def stop(self) -> None:
+        """Kill the engine; pending requests fail with :class:`EngineError`. Takes no time; idempotent."""
+        if self._finalizer is not None:
+            self._finalizer()
+        self._running = None
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine said of its model. Raises :class:`EngineError` before the start."""
+        return self._started().info
+
+    @property
+    def pid(self) -> int:
+        """Process id of the engine. Raises :class:`EngineError` before the start."""
+        return self._started().child.pid
+
+    @property
+    def spec(self) -> LocalEngineSpec:
+        """How other processes reach the engine. Raises :class:`EngineError` before the start."""
+        return LocalEngineSpec(socket_path=self._started().child.socket_path, model=self._config.model)
+
+    @property
+    def weights(self) -> SharedWeights:
+        """Where new weights go. Raises :class:`EngineError` before the start."""
+        return self._started().weights
+
+    def _started(self) -> _Running:
+        if self._running is None:
+            raise EngineError(f"the engine for {self._config.model} is not running; call start() first")
+        return self._running
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
