@@ -54,7 +54,7 @@ COLUMNS = (
     Column(title="reward", key="reward", form="{:.3f}"),
     Column(title="stale mean", key="staleness_mean", form="{:.2f}"),
     Column(title="stale max", key="staleness_max", form="{:.0f}"),
-    Column(title="over a swap", key="fraction_over_weight_change", form="{:.2f}"),
+    Column(title="over a swap", key="count/completions_over_swap", form="{:.0f}"),
     Column(title="in flight", key="inflight", form="{:.0f}"),
     Column(title="queued", key="queued_groups", form="{:.0f}"),
     Column(title="tokens/s", key="tokens_per_s", form="{:.0f}"),
@@ -62,6 +62,10 @@ COLUMNS = (
     Column(title="train s", key="train_s", form="{:.1f}"),
     Column(title="logp gap", key="logprob_gap_mean", form="{:.4f}"),
 )
+
+
+FAILED = "count/failed_"
+"""Prefix of the counts of failed rollouts by reason."""
 
 
 class TableSink:

@@ -11,7 +11,7 @@ from rich.console import Console
 from longrein.cli import parts
 from longrein.cli.command import Command, add_run_arguments, read_run_file
 from longrein.config import Problem, RunConfig, config_error
-from longrein.engines.scripted import ScriptedEngine, ScriptedEngineSpec
+from longrein.engines.scripted import ScriptedEngine, ScriptedEngineSpec, TurnList
 from longrein.rollout.demonstrate import OracleVoice, demonstrate
 from longrein.rollout.runtime import open_gateway
 from longrein.rows import rows_from_rollout
@@ -67,7 +67,9 @@ async def _demonstrations(config: RunConfig) -> list[Rollout]:
     voice = OracleVoice(tool=section.tool, argument=section.argument, closing=section.closing)
     spec = ScriptedEngineSpec(model=config.model.path, chat_template=parts.chat_template(config))
     renderer = parts.renderer_spec(config).load()
-    engine = ScriptedEngine(renderer=renderer, model=spec.model, context_length=config.model.context_length)
+    engine = ScriptedEngine(
+        TurnList(renderer), vocab_size=renderer.vocab_size, context_length=config.model.context_length
+    )
     settings = parts.runtime_settings(config, spec)
     async with open_gateway(engine, renderer, settings) as runtime:
         return await demonstrate(runtime, engine, chosen, voice, config.rollout.max_inflight)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -156,7 +155,7 @@ class _Producer:
         store.append(group)
         self._buffer.put(group)
         self._finished += 1
-        self._metrics_queue.put(self._numbers(group, time.monotonic() - started_s))
+        self._metrics_queue.put(self._numbers(time.monotonic() - started_s))
         self._watch_for_futility(group)
         self._wake.set()
 
@@ -175,13 +174,11 @@ class _Producer:
             finally:
                 self._inflight -= 1
 
-    def _numbers(self, group: RolloutGroup, seconds: float) -> dict[str, float]:
-        failures = Counter(rollout.failure.kind for rollout in group.rollouts if rollout.failure)
+    def _numbers(self, seconds: float) -> dict[str, float]:
         return {
             "inflight": float(self._inflight),
             "queued_groups": float(max(0, self._finished - self._buffer.ledger.taken)),
             "group_seconds": seconds,
-            **{f"failed/{kind}": float(count) for kind, count in failures.items()},
         }
 
     def _watch_for_futility(self, group: RolloutGroup) -> None:

@@ -1,0 +1,191 @@
+"""The rollout worker as a real process, with real agents that misbehave. A bad rollout is data, not a crash."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from longrein.engines.scripted import ScriptedEngineSpec
+from longrein.errors import ConfigError, WorkerError
+from longrein.harnesses.command import Command
+from longrein.rollout.worker import HarnessRolloutWorker
+from longrein.sandboxes.base import SandboxBackend, SandboxLimits
+from longrein.sandboxes.choose import choose_backend
+from longrein.sessions.agent import AgentSessionFactory
+from longrein.store import read_groups
+from longrein.types import RolloutGroup, Task
+from tests import tiny
+from tests.rollout.broken import NoNamespaces
+
+AGENT = tiny.DATA / "agents" / "fickle.py"
+CHECK = b"""#!/bin/sh
+root="${SANDBOX_ROOT:-}"
+if [ "$(cat answer.txt 2>/dev/null)" = 42 ]; then echo 1; else echo 0; fi > "$root/logs/verifier/reward.txt"
+"""
+CRASH = b"#!/bin/sh\nexit 7\n"
+
+
+def task(behaviour: str, check: bytes = CHECK, timeout_s: float = 30.0) -> Task:
+    return Task(
+        task_id=behaviour,
+        prompt=f"{behaviour} and write the answer",
+        tests={"test.sh": check},
+        agent_timeout_s=timeout_s,
+        verifier_timeout_s=20.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tiny.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def make_worker(
+    model: Path, run_dir: Path, tasks: list[Task], backend: SandboxBackend | None = None, **options: object
+) -> HarnessRolloutWorker:
+    settings: dict[str, object] = {
+        "num_generations": 2,
+        "max_inflight_tasks": 4,
+        "groups_per_step": len(tasks),
+        "max_staleness": 0,
+        "max_tokens": 64,
+        "context_length": 2048,
+        **options,
+    }
+    return HarnessRolloutWorker(
+        harness_session_factory=AgentSessionFactory(
+            harness=Command.python_script(str(AGENT)),
+            backend=backend or choose_backend("auto"),
+            limits=SandboxLimits(),
+        ),
+        model_name=str(model),
+        dataset=tasks,
+        engine=ScriptedEngineSpec(model=str(model), turns=({"role": "assistant", "content": "ok"},)),
+        output_dir=str(run_dir),
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def take(worker: HarnessRolloutWorker, count: int) -> Iterator[RolloutGroup]:
+    deadline_s = time.monotonic() + 120
+    while count and time.monotonic() < deadline_s:
+        worker.check_health()
+        try:
+            yield worker.rollout_buffer.get(timeout=0.5)
+            count -= 1
+        except queue.Empty:
+            continue
+    assert not count, f"{count} groups never came"
+
+
+def test_every_way_to_misbehave_ends_as_data(model: Path, tmp_path: Path) -> None:
+    """One run over all of them: none stops it, none enters the baseline as 0."""
+    tasks = [
+        task("good"),
+        task("never"),
+        task("garbage"),
+        task("only-garbage"),
+        task("idle"),
+        task("rc3"),
+        task("hang", timeout_s=3.0),
+        task("crash", check=CRASH),
+    ]
+    worker = make_worker(model, tmp_path, tasks)
+    worker.start()
+    try:
+        groups = {group.task.task_id: group for group in take(worker, len(tasks))}
+    finally:
+        worker.stop()
+
+    def ended(name: str) -> set[tuple[str, float | None, str | None]]:
+        group = groups[name]
+        return {
+            (rollout.status, reward, rollout.failure.kind if rollout.failure else None)
+            for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
+        }
+
+    assert ended("good") == {("completed", 1.0, None)}
+    assert ended("never") == {("failed", None, "no_calls")}
+    assert ended("garbage") == {("completed", 1.0, None)}
+    assert ended("only-garbage") == {("failed", None, "no_calls")}
+    assert ended("idle") == {("completed", 0.0, None)}
+    assert ended("rc3") == {("completed", 1.0, None)}, "an exit code is never the verdict"
+    assert ended("hang") == {("timed_out", 1.0, None)}, "captured turns of a hung agent are still scored"
+    assert ended("crash") == {("failed", None, "verifier")}
+    for rollout in groups["hang"].rollouts:
+        assert rollout.trace.sampled_tokens > 0
+    on_disk = {group.group_id for group in read_groups(tmp_path)}
+    assert {group.group_id for group in groups.values()} <= on_disk, "rollouts are on disk before they are used"
+
+
+def test_a_sandbox_that_cannot_start_is_retried_then_counted_then_stops_the_run(model: Path, tmp_path: Path) -> None:
+    counter = tmp_path / "tries"
+    worker = make_worker(
+        model,
+        tmp_path,
+        [task("good")],
+        NoNamespaces(counter),
+        groups_per_step=1,
+        max_staleness=20,
+        max_inflight_tasks=2,
+    )
+    worker.start()
+    try:
+        group = next(take(worker, 1))
+        assert group.rewards == (None, None)
+        assert {rollout.failure.kind for rollout in group.rollouts if rollout.failure} == {"sandbox"}
+        assert all(rollout.metrics["retries"] >= 1 for rollout in group.rollouts)
+        assert counter.stat().st_size >= 4
+        with pytest.raises(WorkerError, match="8 groups in a row without one scored rollout.*no user namespaces"):
+            for _ in range(300):
+                worker.check_health()
+                time.sleep(0.1)
+    finally:
+        worker.stop()
+
+
+def test_stop_is_fast_with_a_full_queue_and_leaves_nothing(model: Path, tmp_path: Path) -> None:
+    worker = make_worker(model, tmp_path, [task("good"), task("hang")], groups_per_step=2, max_staleness=1)
+    worker.start()
+    list(take(worker, 1))
+    time.sleep(1.0)
+    children = psutil.Process().children(recursive=True)
+    assert children
+    started_s = time.monotonic()
+    worker.stop()
+    assert time.monotonic() - started_s < 2.0
+    worker.stop()
+    psutil.wait_procs(children, timeout=1.0)
+    left = [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]
+    assert list(read_groups(tmp_path))
+
+
+def test_a_killed_worker_is_noticed(model: Path, tmp_path: Path) -> None:
+    worker = make_worker(model, tmp_path, [task("good")])
+    worker.start()
+    try:
+        worker_process = next(c for c in multiprocessing.active_children() if c.name == "longrein-rollout-worker")
+        worker_process.kill()
+        worker_process.join()
+        with pytest.raises(WorkerError, match="exit code -9"):
+            worker.check_health()
+    finally:
+        worker.stop()
+
+
+def test_what_cannot_travel_is_named_before_anything_starts(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"reward_funcs\[0\] cannot travel"):
+        make_worker(model, tmp_path, [task("good")], reward_funcs=[lambda **_: [0.0]])
+    with pytest.raises(ConfigError, match="no tasks"):
+        make_worker(model, tmp_path, [])
+    with pytest.raises(ConfigError, match="num_generations=1"):
+        make_worker(model, tmp_path, [task("good")], num_generations=1)
