@@ -78,9 +78,9 @@ class FamilyBridge:
         """See :class:`Bridge`."""
         before = [*prompt[-_PROMPT_TAIL:].tolist(), *completion.tolist()]
         cut = len(before) - completion.size
-        messages: Any = for_template(list(new))
         shown: Any = list(tools) or None
         try:
+            messages: Any = for_template(list(new))
             bridged = self._renderer.bridge_to_next_turn(before[:cut], before[cut:], messages, tools=shown)
         except TEMPLATE_FAULTS:
             return None
@@ -253,9 +253,9 @@ class ChatRenderer:
         return self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=False)
 
     def _render(self, messages: list[Message], tools: tuple[Tool, ...], *, generation_prompt: bool) -> list[int]:
-        shown: Any = for_template(messages)
         offered: Any = list(tools) or None
         try:
+            shown: Any = for_template(messages)
             return self._renderer.render_ids(shown, tools=offered, add_generation_prompt=generation_prompt)
         except TEMPLATE_FAULTS as error:
             raise RenderError(f"the chat template refuses this conversation: {error}") from error

@@ -18,7 +18,9 @@ from longrein.errors import RenderError
 from longrein.types import I32, Message, Tool
 
 STAND_IN = "A stand-in reply."
-TEMPLATE_FAULTS = (jinja2.TemplateError, ValueError, TypeError, KeyError, AttributeError, AssertionError)
+TEMPLATE_FAULTS = (
+    *(jinja2.TemplateError, ValueError, TypeError, KeyError, AttributeError, AssertionError, RecursionError),
+)
 """What templates and ``renderers`` raise on conversations they cannot express (third-party code, so a wide net)."""
 
 

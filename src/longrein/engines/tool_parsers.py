@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any, Protocol, cast
 
 import msgspec
 from renderers.base import ParsedToolCall, ToolCallParseStatus
@@ -14,6 +15,8 @@ from renderers.parsers import TOOL_PARSERS
 from longrein.errors import RenderError
 
 HERMES_TEXT = "hermes_text"
+MAX_NESTING = 64
+"""Arguments nested deeper are degenerate output; nobody downstream can be expected to walk them."""
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
@@ -55,10 +58,22 @@ def _parse_call(body: str) -> ParsedToolCall | None:
         call = msgspec.json.decode(body, type=_Body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    if not call.name:
+    if not call.name or not _nested_within(call.arguments, MAX_NESTING):
         return None
     raw = f"{OPEN}{body}{CLOSE}"
     return ParsedToolCall(raw=raw, name=call.name, arguments=call.arguments, status=ToolCallParseStatus.OK)
+
+
+def _nested_within(value: Any, levels: int) -> bool:
+    inner: Iterable[Any] = ()
+    match value:
+        case dict():
+            inner = cast("dict[str, Any]", value).values()
+        case list():
+            inner = cast("list[Any]", value)
+        case _:
+            return True
+    return levels > 0 and all(_nested_within(item, levels - 1) for item in inner)
 
 
 class TextTokenizer(Protocol):

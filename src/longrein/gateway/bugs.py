@@ -1,0 +1,29 @@
+"""A bug of ours inside a request must reach whoever owns the session, not end as a 500 that an agent shrugs off."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from longrein.errors import GatewayRequestError
+
+
+class BugTrap:
+    """Remembers the first error that is neither a refusal nor a cancellation, and lets it pass."""
+
+    def __init__(self) -> None:
+        self._bug: Exception | None = None
+
+    def __enter__(self) -> None:
+        """Watch a block."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Never swallows."""
+        if self._bug is None and isinstance(error, Exception) and not isinstance(error, GatewayRequestError):
+            self._bug = error
+
+    def check(self) -> None:
+        """Raise what was trapped, if anything."""
+        if self._bug is not None:
+            raise self._bug
