@@ -1,0 +1,26 @@
+"""A note spells a number; a file is to be renamed to it, in digits."""
+
+from __future__ import annotations
+
+import random
+
+from longrein.tasks.families.base import Draft
+from longrein.tasks.families.spelled import draw_number, spell
+
+
+class RenameFile:
+    """Read ``note.txt``, rename ``box.txt``."""
+
+    name = "rename_file"
+
+    def draw(self, rng: random.Random) -> Draft:
+        """One number out of 660. The box must arrive whole, and nothing else may appear: no file for every number."""
+        number = draw_number(rng)
+        content = f"{rng.getrandbits(32):08x}"
+        return Draft(
+            secret=number,
+            prompt="note.txt spells a number. Rename box.txt to that number in digits.",
+            files={"note.txt": f"{spell(number)}\n", "box.txt": f"{content}\n"},
+            oracle=("cat note.txt", f"mv box.txt {number}"),
+            check=f'[ "$(cat {number})" = {content} ] && [ "$(find . -type f | wc -l)" -eq 2 ]',
+        )

@@ -1,0 +1,25 @@
+"""A note spells a number; it is to be written in digits."""
+
+from __future__ import annotations
+
+import random
+
+from longrein.tasks.families.base import Draft
+from longrein.tasks.families.spelled import draw_number, spell
+
+
+class WriteNumber:
+    """Read ``note.txt``, write ``code.txt``."""
+
+    name = "write_number"
+
+    def draw(self, rng: random.Random) -> Draft:
+        """One number out of 660."""
+        number = draw_number(rng)
+        return Draft(
+            secret=number,
+            prompt="note.txt spells a number. Write it in digits to code.txt.",
+            files={"note.txt": f"{spell(number)}\n"},
+            oracle=("cat note.txt", f"echo {number} > code.txt"),
+            check=f'[ "$(cat code.txt)" = {number} ]',
+        )
