@@ -129,7 +129,6 @@ class EvalSection(Section, frozen=True, kw_only=True):
 class ComputeSection(Section, frozen=True, kw_only=True):
     """``[compute]``: fixed CPU threads, since two busy processes slow each other down."""
 
-    device: str = "cpu"
     engine_threads: Positive = 1
     trainer_threads: Positive = 1
     max_batch: Positive = 32

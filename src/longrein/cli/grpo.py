@@ -90,6 +90,6 @@ def _arguments(config: RunConfig) -> AsyncGRPOConfig:
         save_steps=train.save_steps or 500,
         report_to=list(train.report_to) or "none",
         seed=config.seed,
-        use_cpu=config.compute.device == "cpu",
+        use_cpu=True,
         logging_steps=1,
     )

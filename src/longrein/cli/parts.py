@@ -136,7 +136,6 @@ def engine_config(config: RunConfig) -> LocalEngineConfig:
         context_length=config.model.context_length,
         max_batch=config.compute.max_batch,
         seed=config.seed,
-        device=config.compute.device,
     )
 
 

@@ -52,7 +52,7 @@ def warm_start(config: RunConfig, console: Console) -> Path:
             micro_batch_tokens=config.train.micro_batch_tokens,
             max_grad_norm=config.train.max_grad_norm,
             seed=config.seed,
-            use_cpu=config.compute.device == "cpu",
+            use_cpu=True,
         ),
         processing_class=parts.training_tokenizer(config),
     )

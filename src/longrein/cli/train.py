@@ -18,7 +18,7 @@ from longrein.cli.sft import warm_start
 from longrein.config import RunConfig
 from longrein.engines.local.process import LocalEngineProcess
 from longrein.rollout.evaluate import EvalReport, Interval, paired_difference
-from longrein.train.weights import folder_weights
+from longrein.train.folder_weights import folder_weights
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ class _Run:
             return self._config.model.path
         self._judge("base")
         folder = warm_start(self._config, self._console)
-        self._engine.weights.update(folder_weights(str(folder)), 0)
+        self._engine.weights.update(folder_weights(folder), 0)
         return str(folder)
 
     def _judge(self, label: str) -> EvalReport | None:

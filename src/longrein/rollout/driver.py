@@ -11,7 +11,7 @@ from longrein.errors import boundary
 from longrein.gateway.gateway import Gateway
 from longrein.gateway.session import SessionRecord
 from longrein.sessions.base import AgentExit, SessionFactory
-from longrein.types import Failure, Rollout, Score, StatusName, Task
+from longrein.types import Endpoint, Failure, Rollout, Score, StatusName, Task
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,12 +31,13 @@ class Driver(Protocol):
         ...
 
 
-class _Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """What the session itself reports."""
+class _Ending:
+    """What is known of a session when it ends; filled in as far as it got."""
 
-    agent: AgentExit
-    score: Score
-    record: SessionRecord
+    def __init__(self) -> None:
+        self.agent: AgentExit | None = None
+        self.record: SessionRecord | None = None
+        self.score: Score | None = None
 
 
 class LoopOwningDriver:
@@ -61,26 +62,25 @@ class LoopOwningDriver:
 
     async def _once(self, attempt: Attempt, session_id: str) -> Rollout:
         started_s = time.monotonic()
-        judged: _Judged | None = None
-        self._gateway.open_session(session_id)
+        endpoint = self._gateway.open_session(session_id)
+        ending = _Ending()
         try:
             with boundary() as caught:
-                judged = await self._judge(attempt, session_id)
+                await self._judge(attempt.task, endpoint, session_id, ending)
         finally:
-            record = await self._gateway.close_session(session_id)
-        record = judged.record if judged else record
+            record = ending.record or await self._gateway.close_session(session_id)
         failure = caught.failure or record.failure or _no_calls(record)
-        score = judged.score if judged else Score(reward=None, reason=failure.message if failure else "")
+        score = ending.score or Score(reward=None, reason="not judged")
         if failure is None and score.reward is None:
             failure = Failure(kind="verifier", message=score.reason)
-        if failure is not None and score.reward is not None:
+        if failure is not None:
             score = Score(reward=None, metrics=score.metrics, reason=failure.message)
         return Rollout(
             rollout_id=attempt.rollout_id,
             group_id=attempt.group_id,
             task_id=attempt.task.task_id,
             seed=attempt.seed,
-            status=_status(failure, judged, record),
+            status=_status(failure, ending.agent, record),
             trace=record.trace,
             score=score,
             failure=failure,
@@ -89,19 +89,17 @@ class LoopOwningDriver:
                 "duration_s": time.monotonic() - started_s,
                 "delivered_token_fraction": record.trace.delivered_token_fraction,
                 "calls": float(len(record.trace.calls)),
-                "exit_code": float(judged.agent.exit_code) if judged else float("nan"),
+                **({"exit_code": float(ending.agent.exit_code)} if ending.agent else {}),
             },
         )
 
-    async def _judge(self, attempt: Attempt, session_id: str) -> _Judged:
-        session = await self._factory.create(
-            task=attempt.task, endpoint=self._gateway.endpoint(session_id), session_id=session_id
-        )
+    async def _judge(self, task: Task, endpoint: Endpoint, session_id: str, ending: _Ending) -> None:
+        session = await self._factory.create(task=task, endpoint=endpoint, session_id=session_id)
         try:
-            agent = await session.run()
+            ending.agent = await session.run()
             # The agent is dead: its key dies before the hidden tests appear.
-            record = await self._gateway.close_session(session_id)
-            return _Judged(agent=agent, score=await session.verify(), record=record)
+            ending.record = await self._gateway.close_session(session_id)
+            ending.score = await session.verify()
         finally:
             await session.close()
 
@@ -116,9 +114,9 @@ def _no_calls(record: SessionRecord) -> Failure | None:
     return Failure(kind="no_calls", message="the agent ended without one successful call to the model")
 
 
-def _status(failure: Failure | None, judged: _Judged | None, record: SessionRecord) -> StatusName:
-    if judged is not None and judged.agent.timed_out:
-        return "timed_out"
+def _status(failure: Failure | None, agent: AgentExit | None, record: SessionRecord) -> StatusName:
     if failure is not None:
         return "failed"
+    if agent is not None and agent.timed_out:
+        return "timed_out"
     return "truncated" if record.truncated else "completed"

@@ -6,7 +6,6 @@ import multiprocessing
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, cast
@@ -98,7 +97,7 @@ class HarnessRolloutWorker:
         context = multiprocessing.get_context("spawn")
         self.rollout_buffer = RolloutBuffer(context)
         self.metrics_queue: multiprocessing.Queue[dict[str, float]] = context.Queue()
-        self._control, self._child_control = cast("tuple[Connection, Connection]", context.Pipe())
+        self._control, self._child_control = context.Pipe()
         self._process: SpawnProcess = context.Process(
             target=worker_main,
             args=(self._settings, self.rollout_buffer, self.metrics_queue, self._child_control),
