@@ -166,10 +166,17 @@ class CallTree:
             begin = end - 1 - len(node.new_exacts)
             if begin < 0 or history.exacts[begin : end - 1] != node.new_exacts:
                 return False
-            if not _is_echo(request.messages[end - 1], history.meanings[end - 1], node):
+            if not self._is_echo(request.messages[end - 1], history.meanings[end - 1], node):
                 return False
             end, at = begin, node.call.parent_id
         return end == 0
+
+    def _is_echo(self, message: Message, meaning: bytes, node: _Node) -> bool:
+        """By our tool-call ids, where they came back; else by meaning. Reasoning may be missing, not different."""
+        owner = self._by_call_ids.get(stitch.call_ids(message))
+        if owner is not None:
+            return owner == node.call.call_id
+        return meaning == node.reply_meaning and stitch.reasoning(message) in ("", stitch.reasoning(node.call.reply))
 
 
 def with_roles(calls: tuple[Call, ...]) -> tuple[Call, ...]:
@@ -193,15 +200,6 @@ def with_roles(calls: tuple[Call, ...]) -> tuple[Call, ...]:
         call if tools or root in executed else msgspec.structs.replace(call, role="auxiliary", role_evidence=evidence)
         for call, tools, root in zip(calls, offered, roots, strict=True)
     )
-
-
-def _is_echo(message: Message, meaning: bytes, node: _Node) -> bool:
-    """By tool-call ids first, which come back unchanged; else by meaning. Reasoning may be missing, not different."""
-    reply = node.call.reply
-    ids = stitch.call_ids(reply)
-    if ids and stitch.call_ids(message) == ids:
-        return True
-    return meaning == node.reply_meaning and stitch.reasoning(message) in ("", stitch.reasoning(reply))
 
 
 def _place(parent_id: int | None, reason: str, request: ChatRequest, history: History, end: int) -> Place:
