@@ -1,5 +1,8 @@
 """The reward curve of a run, as a PNG."""
 
+# matplotlib is partly untyped.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import json

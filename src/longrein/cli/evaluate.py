@@ -23,8 +23,7 @@ from longrein.types import Rollout, Task
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate the run's model on its held-out tasks."""
-    config = read_run_file(arguments)
-    parts.check(config, str(arguments.run_file))
+    config = parts.checked(read_run_file(arguments), str(arguments.run_file))
     console = Console()
     engine = LocalEngineProcess(parts.engine_config(config))
     engine.start()

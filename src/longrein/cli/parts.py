@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from longrein.cli.model_folder import with_model_folder
 from longrein.config import Problem, RunConfig, config_error
 from longrein.engines.base import EngineSpec
 from longrein.engines.local.process import LocalEngineConfig
@@ -25,32 +28,26 @@ from longrein.types import Task
 HARNESSES = ("command", "opencode")
 
 
-def check(config: RunConfig, source: str) -> None:
-    """Check what only the plug-ins can know: harness, families, template. All problems in one message.
+def checked(config: RunConfig, source: str) -> RunConfig:
+    """The run with its model as a local folder, after checking what only the plug-ins can know.
 
     Raises:
-        ConfigError: naming file, key, value and fix.
+        ConfigError: every problem in one message, each with file, key, value and fix.
     """
     problems: list[Problem] = []
-
-    def probe(key: str, value: object, action: object) -> None:
+    probes: tuple[tuple[str, object, Callable[[], object]], ...] = (
+        ("harness.name", config.harness.name, lambda: harness(config).check()),
+        ("tasks.families", list(config.tasks.families), lambda: tasks(config, "train")),
+        ("model.path", config.model.path, lambda: renderer_spec(with_model_folder(config)).load()),
+    )
+    for key, value, probe in probes:
         try:
-            action()  # type: ignore[operator]
+            probe()
         except LongreinError as error:
             problems.append(Problem(key=key, value=value, fix=str(error)))
-
-    probe("harness.name", config.harness.name, lambda: harness(config).check())
-    probe("tasks.families", list(config.tasks.families), lambda: tasks(config, "train")[:1])
-    probe("model.path", config.model.path, lambda: _check_model(config))
     if problems:
         raise config_error(source, problems)
-
-
-def _check_model(config: RunConfig) -> None:
-    path = Path(config.model.path)
-    if path.is_absolute() and not path.is_dir():
-        raise ConfigError("no such folder; give a model folder or a hub id")
-    renderer_spec(config).load()
+    return with_model_folder(config)
 
 
 def harness(config: RunConfig) -> Harness:
@@ -139,12 +136,10 @@ def engine_config(config: RunConfig) -> LocalEngineConfig:
     )
 
 
-def training_tokenizer(config: RunConfig) -> Any:
+def training_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     """The tokenizer that is saved with the model: the run file's template included, so that the folder is whole."""
-    from transformers import AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(config.model.path)
+    loaded = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(config.model.path))  # pyright: ignore[reportUnknownMemberType] - untyped
     template = chat_template(config)
     if template is not None:
-        tokenizer.chat_template = template
-    return tokenizer
+        loaded.chat_template = template
+    return loaded

@@ -21,8 +21,7 @@ from longrein.types import Rollout, Row
 
 def run(arguments: argparse.Namespace) -> int:
     """Warm-start the run's model and save it under ``<output_dir>/sft``."""
-    config = read_run_file(arguments)
-    parts.check(config, str(arguments.run_file))
+    config = parts.checked(read_run_file(arguments), str(arguments.run_file))
     if not config.sft.steps:
         problem = Problem(key="sft.steps", value=0, fix="set it to at least 1")
         raise config_error(str(arguments.run_file), [problem])

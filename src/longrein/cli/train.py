@@ -23,8 +23,7 @@ from longrein.train.folder_weights import folder_weights
 
 def run(arguments: argparse.Namespace) -> int:
     """The whole run. Returns 1 when a demanded improvement is missing."""
-    config = read_run_file(arguments)
-    parts.check(config, str(arguments.run_file))
+    config = parts.checked(read_run_file(arguments), str(arguments.run_file))
     run_dir = Path(config.output_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config)))

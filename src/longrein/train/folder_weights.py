@@ -1,5 +1,8 @@
 """The weights of a saved model folder, for an engine that already runs another version of it."""
 
+# safetensors is partly untyped.
+# pyright: reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping
