@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -46,7 +46,7 @@ def _check_magic(gguf_path: Path) -> None:
 
 
 def _load(gguf_path: Path) -> Any:
-    model: Any = AutoModelForCausalLM.from_pretrained(
+    model: Any = cast(Any, AutoModelForCausalLM).from_pretrained(
         gguf_path.parent, gguf_file=gguf_path.name, dtype=torch.float32, local_files_only=True
     )
     # The weights are plain fp32 now, but these two make save_pretrained refuse them as "quantised".
@@ -56,7 +56,9 @@ def _load(gguf_path: Path) -> Any:
 
 
 def _tokenizer(gguf_path: Path, end_of_turn: str) -> Any:
-    tokenizer: Any = AutoTokenizer.from_pretrained(gguf_path.parent, gguf_file=gguf_path.name, local_files_only=True)
+    tokenizer: Any = cast(Any, AutoTokenizer).from_pretrained(
+        gguf_path.parent, gguf_file=gguf_path.name, local_files_only=True
+    )
     if end_of_turn not in tokenizer.get_vocab():
         raise CheckpointError(
             f"{gguf_path}: its vocabulary has no token {end_of_turn!r}. Pass the token that ends a turn in this model."
