@@ -11,7 +11,7 @@ from longrein.types import Task
 from tests.tasks.grading import grade
 
 LONGEST_COMMAND_CHARACTERS = 76
-"""No 21-token command of the demo's model that we could think of is longer (docs/tasks.md has the count)."""
+"""About 44 tokens of the demo's model with the call around it, the bound of one turn, and then some (docs/tasks.md)."""
 
 # {note} is the file to read, {put} delivers what a command prints to where the task wants it.
 ATTEMPTS = (
