@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from openai import AsyncOpenAI
 
 from longrein.engines.render import ChatRenderer
-from longrein.engines.scripted import Entry, ScriptedEngine, TurnList
+from longrein.engines.scripted import Entry, Script, ScriptedEngine, TurnList
 from longrein.gateway import Gateway, GatewaySettings
 from longrein.types import Endpoint, Message, Tool, Trace
 from tests import tiny
@@ -41,6 +42,14 @@ def run_bash(command: str, text: str = "") -> Message:
     arguments = json.dumps({"command": command})
     function = {"name": "bash", "arguments": arguments}
     return {"role": "assistant", "content": text, "tool_calls": [{"id": "x", "type": "function", "function": function}]}
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.005)
 
 
 class Rig:
@@ -72,10 +81,15 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(turns: Sequence[Entry], *, context_length: int = 8192, **settings: Any) -> AsyncIterator[Rig]:
+async def rig(turns: Sequence[Entry], **options: Any) -> AsyncIterator[Rig]:
+    async with rig_of(TurnList(renderer(), turns), **options) as r:
+        yield r
+
+
+@asynccontextmanager
+async def rig_of(script: Script, *, context_length: int = 8192, **settings: Any) -> AsyncIterator[Rig]:
     chat = renderer()
-    engine = ScriptedEngine(TurnList(chat), vocab_size=chat.vocab_size, context_length=context_length)
-    engine.tell("s", turns)
+    engine = ScriptedEngine(script, vocab_size=chat.vocab_size, context_length=context_length)
     options = {"context_length": context_length, "retry_delay_s": 0.001, **settings}
     gateway = Gateway(engine, chat, GatewaySettings(**options))
     await gateway.start()

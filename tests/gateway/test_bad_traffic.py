@@ -46,7 +46,10 @@ BAD: dict[str, tuple[str, str]] = {
 
 
 async def post(r: Rig, data: bytes, url: str = "") -> tuple[int, dict[str, Any]]:
-    async with aiohttp.ClientSession() as http, http.post(url or r.url, data=io.BytesIO(data), headers=r.auth) as response:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(url or r.url, data=io.BytesIO(data), headers=r.auth) as response,
+    ):
         return response.status, await response.json()
 
 

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 from longrein.engines.scripted import Delay, Fault
 from longrein.errors import EngineError
 from longrein.types import Message
-from tests.gateway.rig import BASH, USER, assert_exact, renderer, rig, run_bash, say
+from tests.gateway.rig import BASH, USER, assert_exact, renderer, rig, run_bash, say, until
 
 
 async def test_answer_and_usage_are_what_the_engine_said() -> None:
@@ -178,8 +178,7 @@ async def test_key_dies_with_its_session() -> None:
 async def test_closing_a_session_cancels_its_calls() -> None:
     async with rig([Delay(seconds=60), say("late")]) as r, r.client() as client:
         asking = asyncio.create_task(client.chat.completions.create(model="policy", messages=[USER]))
-        while not r.engine.requests:
-            await asyncio.sleep(0.01)
+        await until(lambda: r.engine.requests)
         record = await r.gateway.close_session("s")
         assert len(r.engine.cancelled) == 1 and not record.trace.calls
         with pytest.raises(openai.InternalServerError):
@@ -235,8 +234,7 @@ async def test_changed_tools_start_a_branch() -> None:
 async def test_policy_versions_are_kept() -> None:
     async with rig([Delay(seconds=0.05), say("x")]) as r, r.client() as client:
         asking = asyncio.create_task(client.chat.completions.create(model="policy", messages=[USER]))
-        while not r.engine.requests:
-            await asyncio.sleep(0.005)
+        await until(lambda: r.engine.requests)
         r.engine.policy_version = 3
         await asking
         completion = r.trace().calls[0].completion
