@@ -1,0 +1,32 @@
+"""The weights of a model in training, under the names that a fresh copy of it has."""
+
+# torch and transformers are partly untyped:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from accelerate.utils import extract_model_from_parallel
+from torch import Tensor, nn
+
+from longrein.errors import ConfigError
+
+
+def named_weights(model: nn.Module) -> Mapping[str, Tensor]:
+    """Parameters and saved buffers by name, each tied tensor once, without gradient and without a copy.
+
+    The names are those of ``AutoModelForCausalLM.from_pretrained(folder)``: wrappers of accelerate, DDP and
+    ``torch.compile`` are taken off first.
+
+    Raises:
+        ConfigError: the model carries adapters, whose weights have other names.
+    """
+    bare = cast(nn.Module, extract_model_from_parallel(cast(Any, model), keep_torch_compile=False))
+    if hasattr(bare, "merge_adapter"):
+        raise ConfigError("the model carries PEFT adapters, which cannot be published yet; merge_and_unload() it first")
+    weights = {name: parameter.detach() for name, parameter in bare.named_parameters()}
+    saved = bare.state_dict()
+    weights |= {name: buffer for name, buffer in bare.named_buffers() if name in saved}
+    return weights
