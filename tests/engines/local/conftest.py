@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from longrein.engines.local.config import LocalEngineConfig
+from longrein.engines.local.model import LocalModel, load_model
+from tests import tiny
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A tiny random model of a family, on disk."""
+    folders: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in folders:
+            folders[family] = tiny.save_model(tmp_path_factory.mktemp(family), family)
+        return folders[family]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def model_of(folder_of: Callable[[str], Path]) -> Callable[[str], LocalModel]:
+    """The same, loaded in this process."""
+    models: dict[str, LocalModel] = {}
+
+    def load(family: str) -> LocalModel:
+        if family not in models:
+            models[family] = load_model(LocalEngineConfig(model=str(folder_of(family)), threads=1))
+        return models[family]
+
+    return load
+
+
+@pytest.fixture
+def llama(model_of: Callable[[str], LocalModel]) -> LocalModel:
+    return model_of("llama")
