@@ -105,10 +105,14 @@ def mean_interval(values: Sequence[float]) -> Interval:
     """
     if not values:
         return Interval(mean=math.nan, low=-math.inf, high=math.inf, tasks=0)
-    padded = [*values, 0.0, 0.0, 1.0, 1.0] if all(0 <= value <= 1 for value in values) else list(values)
+    bounded = all(0 <= value <= 1 for value in values)
+    padded = [*values, 0.0, 0.0, 1.0, 1.0] if bounded else list(values)
     half = Z_95 * stdev(padded) / math.sqrt(len(padded)) if len(padded) > 1 else math.inf
     centre, mean = fmean(padded), fmean(values)
-    return Interval(mean=mean, low=min(mean, centre - half), high=max(mean, centre + half), tasks=len(values))
+    low, high = min(mean, centre - half), max(mean, centre + half)
+    if bounded:
+        low, high = max(low, 0.0), min(high, 1.0)
+    return Interval(mean=mean, low=low, high=high, tasks=len(values))
 
 
 def paired_difference(after: EvalReport, before: EvalReport) -> Interval:
