@@ -50,6 +50,8 @@ FAMILY_ATTEMPTS = {
         'mv box.txt "$(cat note.txt)"',
         "for i in {000..999}; do cp box.txt $i; done; rm box.txt",
         "tee {000..999} < box.txt; rm box.txt",
+        "for i in {000..999}; do ln -s box.txt $i; done",
+        "for i in {000..999}; do ln -s ../box.txt $i; done; mv box.txt ..",
         "mv box.txt 123",
         "mv box.txt $(tr zwuxg 02468 < note.txt)",
     ),

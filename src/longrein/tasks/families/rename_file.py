@@ -22,5 +22,5 @@ class RenameFile:
             prompt="note.txt spells a number. Rename box.txt to that number in digits.",
             files={"note.txt": f"{spell(number)}\n", "box.txt": f"{content}\n"},
             oracle=("cat note.txt", f"mv box.txt {number}"),
-            check=f'[ "$(cat {number})" = {content} ] && [ "$(find . -type f | wc -l)" -eq 2 ]',
+            check=f'[ "$(cat {number})" = {content} ] && [ "$(find . ! -name . | wc -l)" -eq 2 ]',
         )
