@@ -30,15 +30,23 @@ class LocalEngineSpec(msgspec.Struct, frozen=True, kw_only=True):
         """
         try:
             reader, writer = await asyncio.open_unix_connection(self.socket_path)
+        except OSError as error:
+            raise self._silent(error) from error
+        try:
             hello = await _read_frame(reader)
         except (OSError, EOFError) as error:
-            raise EngineError(
-                f"no embedded engine for {self.model} answers at {self.socket_path} ({error}); "
-                "it was stopped or has died: see the log of the process that owns the weights"
-            ) from error
+            writer.close()
+            raise self._silent(error) from error
         if not isinstance(hello, wire.Hello):
+            writer.close()
             raise EngineError(f"{self.socket_path} is not an embedded engine of this version: it sent {hello}")
         return LocalEngine(self, hello.info, reader, writer)
+
+    def _silent(self, error: Exception) -> EngineError:
+        return EngineError(
+            f"no embedded engine for {self.model} answers at {self.socket_path} ({error}); "
+            "it was stopped or has died: see what the process that owns the weights reported"
+        )
 
 
 class LocalEngine:
