@@ -116,7 +116,11 @@ class SubprocessSandbox:
         popen = self._popen(argv, {**self._env, **(env or {}), _MARKER: marker}, stdin)
         process = Child(popen, self._spec.limits.output_bytes, partial(_end_tree, popen, marker))
         self._running.add(process)
-        await process.follow()
+        try:
+            await process.follow()
+        except asyncio.CancelledError:
+            await process.kill()
+            raise
         return process
 
     async def read(self, path: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AsyncExitStack
 
 from longrein.errors import HarnessError, SandboxError
 from longrein.harnesses.base import Harness
@@ -45,14 +46,13 @@ class AgentSessionFactory:
             limits=self._limits,
         )
         sandbox = await self._create(spec)
-        try:
+        async with AsyncExitStack() as unfinished:
+            unfinished.push_async_callback(sandbox.close)
             for path, data in launch.files.items():
                 inside = _resolved(path, sandbox)
                 inside = inside if inside.startswith("/") else f"{sandbox.home}/{inside}"
                 await sandbox.write(inside, data, executable=data.startswith(b"#!"))
-        except OSError:
-            await sandbox.close()
-            raise
+            unfinished.pop_all()
         return AgentSession(task=task, launch=launch, sandbox=sandbox, backend=self._backend, limits=self._limits)
 
     async def _create(self, spec: SandboxSpec) -> Sandbox:
