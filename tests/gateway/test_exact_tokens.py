@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from longrein.engines.scripted import ScriptedEngine, TurnList
@@ -19,6 +19,12 @@ from longrein.types import Message
 from tests.gateway.rig import BASH, Rig, assert_exact, renderer, rig
 
 SPECIALS = 3
+# Each example opens a gateway: shrinking one costs a minute, and a handful of steps reads well as it is.
+QUICK: dict[str, Any] = {
+    "deadline": None,
+    "phases": [Phase.explicit, Phase.reuse, Phase.generate],
+    "report_multiple_bugs": False,
+}
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 garbage = st.lists(st.integers(SPECIALS, 258), min_size=1, max_size=12).map(lambda ids: np.asarray(ids, np.int32))
 calls = st.lists(st.fixed_dictionaries({"command": texts}), min_size=1, max_size=2).map(
@@ -97,7 +103,7 @@ async def drive(r: Rig, script: list[Step]) -> list[list[int]]:
     return call_ids
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, **QUICK)
 @given(st.lists(steps, min_size=1, max_size=7))
 def test_every_prompt_is_exactly_what_the_engine_saw(script: list[Step]) -> None:
     async def run() -> None:
@@ -113,7 +119,7 @@ def test_every_prompt_is_exactly_what_the_engine_saw(script: list[Step]) -> None
     asyncio.run(run())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15, **QUICK)
 @given(st.lists(st.tuples(steps, st.booleans()), min_size=1, max_size=6))
 def test_every_token_the_engine_delivered_is_in_the_trace(script: list[tuple[Step, bool]]) -> None:
     """Also of answers that never reached the agent."""

@@ -108,7 +108,9 @@ class Schedule:
         assert self.session.trace().sampled_tokens == self.engine.sampled_tokens
         assert len({call.reply["content"] for call in calls}) == len(calls)
         for ticket, call in self.answered.items():
-            assert (await self.tickets[ticket].answer()).message == calls[call].reply
+            answer = asyncio.ensure_future(self.tickets[ticket].answer())
+            await settle()
+            assert answer.done() and answer.result().message == calls[call].reply
         for call in calls:
             twins = [other for other in calls if other.messages == call.messages]
             assert all(np.array_equal(twin.prompt_delta, call.prompt_delta) for twin in twins)
