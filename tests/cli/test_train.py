@@ -25,7 +25,7 @@ def write_run(folder: Path, model: Path, **changes: str) -> Path:
 output_dir = "out"
 [model]
 path = "{model}"
-context_length = 900
+context_length = 1024
 [tasks]
 families = ["write_number"]
 train_count = 6
@@ -36,7 +36,7 @@ script = "{REPO / "examples" / "bash_agent.py"}"
 [rollout]
 num_generations = 2
 max_inflight = 4
-max_tokens = 24
+max_tokens = 110
 max_calls = 3
 max_staleness = 1
 {changes.get("rollout", "")}
@@ -77,7 +77,7 @@ def test_a_whole_run_judges_warms_up_trains_and_judges_again(tmp_path: Path) -> 
         assert words in result.stdout
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
-    for key in ("reward", "staleness_mean", "staleness_max", "tokens_per_s", "count/completions_over_swap", "inflight"):
+    for key in ("reward", "staleness_mean", "staleness_max", "wait_s", "count/completions_over_swap", "inflight"):
         assert key in lines[-1], f"{key} missing of {sorted(lines[-1])}"
     assert json.loads((out / "config.json").read_text())["train"]["max_steps"] == 2
     assert (out / "reward_curve.png").stat().st_size > 1000
@@ -87,9 +87,10 @@ def test_a_whole_run_judges_warms_up_trains_and_judges_again(tmp_path: Path) -> 
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    trained = AutoModelForCausalLM.from_pretrained(out / "model")
-    start = AutoModelForCausalLM.from_pretrained(out / "sft")
-    assert any((a != b).any() for a, b in zip(trained.parameters(), start.parameters(), strict=True))
+    warm = AutoModelForCausalLM.from_pretrained(out / "sft")
+    start = AutoModelForCausalLM.from_pretrained(model)
+    assert any((a != b).any() for a, b in zip(warm.parameters(), start.parameters(), strict=True))
+    assert AutoModelForCausalLM.from_pretrained(out / "model")
     assert AutoTokenizer.from_pretrained(out / "model").chat_template
 
 

@@ -144,7 +144,7 @@ def test_a_sandbox_that_cannot_start_is_retried_then_counted_then_stops_the_run(
         assert {rollout.failure.kind for rollout in group.rollouts if rollout.failure} == {"sandbox"}
         assert all(rollout.metrics["retries"] >= 1 for rollout in group.rollouts)
         assert counter.stat().st_size >= 4
-        with pytest.raises(WorkerError, match=r"8 groups in a row without one scored rollout.*no user namespaces"):
+        with pytest.raises(WorkerError, match=r"\d+ groups in a row without one scored rollout.*no user namespaces"):
             for _ in range(300):
                 worker.check_health()
                 time.sleep(0.1)

@@ -7,11 +7,12 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from longrein.cli import evaluate, sft, train
+from longrein.cli.command import Command
 from longrein.errors import LongreinError
 
-COMMANDS = (train.COMMAND, sft.COMMAND, evaluate.COMMAND)
+COMMANDS = ("train", "sft", "evaluate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="longrein", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in COMMANDS:
+    _share_cores()
+    for command in map(_load, COMMANDS):
         sub = commands.add_parser(command.name, help=command.help, description=command.help)
         command.configure(sub)
         sub.set_defaults(run=command.run)
@@ -37,6 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("longrein: interrupted; finished rollouts and metrics are in the run directory", file=sys.stderr)
         return 130
+
+
+def _share_cores() -> None:
+    """Keep OpenMP's idle threads from spinning while trainer and engine share the cores (5x on two cores).
+
+    libgomp reads it when torch is loaded, so this comes before the subcommands are imported.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
+def _load(module: str) -> Command:
+    command: Command = import_module(f"longrein.cli.{module}").COMMAND
+    return command
 
 
 if __name__ == "__main__":

@@ -63,10 +63,17 @@ async def demonstrate(
     rollouts = await asyncio.gather(*(one(number, task) for number, task in enumerate(tasks)))
     bad = [rollout for rollout in rollouts if rollout.score.reward is None or rollout.score.reward < 1.0]
     if bad:
-        first = bad[0]
-        why = first.failure.message if first.failure else f"reward {first.score.reward}"
         raise TaskError(
-            f"{len(bad)} of {len(rollouts)} oracle rollouts did not get reward 1; the first is {first.task_id}: {why}. "
-            "Check the task's oracle with its tests, and [sft] tool and argument against the agent's tool."
+            f"{len(bad)} of {len(rollouts)} oracle rollouts did not get reward 1; the first is {bad[0].task_id}: "
+            f"{_why(bad[0])}. Check the task's oracle with its tests, and [sft] tool and argument against the "
+            "agent's tool."
         )
     return rollouts
+
+
+def _why(rollout: Rollout) -> str:
+    if rollout.failure:
+        return rollout.failure.message
+    if any(call.completion.finish_reason == "length" for call in rollout.trace.calls):
+        return "a turn of the oracle is longer than rollout.max_tokens"
+    return f"reward {rollout.score.reward} after {len(rollout.trace.calls)} calls, {rollout.status}"

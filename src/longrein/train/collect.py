@@ -15,7 +15,7 @@ from longrein.train.batch import fresh_rows
 from longrein.train.step_metrics import StepMetrics
 from longrein.train.step_trainer import StepRows
 from longrein.train.worker_protocol import RolloutWorker
-from longrein.types import Role, RolloutGroup, Row
+from longrein.types import Role, Rollout, RolloutGroup, Row
 
 HEALTH_INTERVAL_S = 1.0
 
@@ -123,7 +123,7 @@ def group_rows(group: RolloutGroup, rule: CollectRule, policy_version: int) -> G
         )
         rows += made.rows
         counts.add({f"count/untrained_tokens_{reason}": tokens for reason, tokens in made.untrained.items()})
-        counts.add({"count/realigned_calls": made.realigned_calls})
+        counts.add({"count/realigned_calls": made.realigned_calls, "count/completions_over_swap": _over_swap(rollout)})
     fresh = fresh_rows(rows, policy_version=policy_version, max_staleness=rule.max_staleness)
     stale = bool(rows) and not fresh.rows
     counts.add(
@@ -136,6 +136,12 @@ def group_rows(group: RolloutGroup, rule: CollectRule, policy_version: int) -> G
         }
     )
     return GroupRows(rows=fresh.rows, rewards=tuple(rewards), usable=bool(rewards) and not stale, metrics=counts.take())
+
+
+def _over_swap(rollout: Rollout) -> int:
+    """Completions during which the engine changed weights."""
+    completions = [call.completion for call in rollout.trace.calls]
+    return sum(completion.min_policy_version < completion.max_policy_version for completion in completions)
 
 
 def _rewards(rewards: list[float]) -> dict[str, float]:
