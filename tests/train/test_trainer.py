@@ -239,6 +239,19 @@ def test_accumulation_is_part_of_the_step(folder: Path, tmp_path: Path) -> None:
     assert (worker.taken, receiver.versions) == (2, [1])
 
 
+@pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_checkpointing"])
+def test_checkpointing_by_either_name_trains_the_same_without_a_warning(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    plain, saving = Recorder(), Recorder()
+    trainer(folder, config(tmp_path, max_steps=1, **{name: False}), Script(good), plain).train()
+    made = trainer(folder, config(tmp_path, max_steps=1, **{name: True}), Script(good), saving)
+    made.train()
+    assert made.model.is_activation_checkpointing
+    for key, tensor in plain.sent[0].items():
+        torch.testing.assert_close(tensor, saving.sent[0][key])
+
+
 def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="rollout_worker"):
         AsyncGRPOTrainer(model=str(folder), args=config(tmp_path), weight_receiver=Recorder())

@@ -34,6 +34,9 @@ class StepConfig(TrainingArguments):
     """Only written to the saved model's config (generation wants it); training itself never caches."""
 
     def __post_init__(self) -> None:
+        if self.activation_checkpointing is None:
+            # The old name is what scripts use; the library warns about it, even when it is False.
+            self.activation_checkpointing, self.gradient_checkpointing = self.gradient_checkpointing, None
         super().__post_init__()
         require(self.micro_batch_tokens >= 1, "micro_batch_tokens", self.micro_batch_tokens, "give at least 1")
         require(not self.fp16, "fp16", self.fp16, "use bf16=True or float32; loss scaling hides diverged steps")
