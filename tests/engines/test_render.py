@@ -24,7 +24,8 @@ USER: Message = {"role": "user", "content": "hi"}
 HEAD = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
 TAIL = "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 PLAIN = HEAD + "{{ m.content }}<|im_end|>\n" + TAIL
-NO_SEAM = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+NO_SEAM = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+NO_SEAM += "{% if add_generation_prompt %}assistant:{% endif %}"
 # Phi-3's way: an extra token only where nothing follows.
 EXTRA_AT_END = PLAIN + "{% if not add_generation_prompt %}<|endoftext|>{% endif %}"
 # Qwen3's way: thoughts vanish from earlier turns once the user speaks again.
@@ -70,6 +71,12 @@ def test_reply_is_what_the_template_writes_after_its_generation_prompt() -> None
     delta = r.bridge(prompt=r.render(messages[:1], ()), completion=said, reply=messages[1], new=messages[2:], tools=())
     assert delta is not None
     np.testing.assert_array_equal(ids(r.render(messages[:1], ()), said, delta), r.render(messages, ()))
+
+
+def test_reply_is_sampled_apart_from_the_prompt_however_the_text_would_merge() -> None:
+    said = chat().encode_reply(assistant("\n\nyes"))
+    assert chat().decode(said) == "\n\nyes<|im_end|>"
+    np.testing.assert_array_equal(chat(NO_SEAM).encode_reply(assistant("yes")), [*chat().encode(" yes\n"), 2])
 
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="<"), max_size=20)

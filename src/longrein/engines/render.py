@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -25,13 +25,11 @@ from longrein.engines.template import (
     find_turn_end,
     for_template,
 )
+from longrein.engines.turns import PROMPT_TAIL, FamilyTurns, SeamlessTurns, TemplateTurns, Turns
 from longrein.errors import RenderError
 from longrein.types import I32, Message, Tool
 
 _create_renderer: Callable[..., Renderer] = cast("Any", renderers).create_renderer
-# Reasoning that the prompt opened is found in its last few ids: no need to hand over 64k of them.
-_PROMPT_TAIL = 512
-_CONTEXT: list[Message] = [{"role": "user", "content": "A question."}]
 
 
 class ParsedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,81 +48,15 @@ class ParsedReply(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ParsedCall, ...]
 
 
-class Bridge(Protocol):
-    """Extends a sampled stream by new messages, or says that it cannot."""
-
-    @property
-    def problems(self) -> dict[str, str]:
-        """Kind of new message -> why it cannot be bridged."""
-        ...
-
-    def extend(
-        self, prompt: I32, completion: I32, reply: Message, new: tuple[Message, ...], tools: tuple[Tool, ...]
-    ) -> I32 | None:
-        """Ids to append after prompt + completion, or ``None``."""
-        ...
-
-
-class FamilyBridge:
-    """The bridge that ``renderers`` wrote for a model family."""
-
-    def __init__(self, renderer: Renderer) -> None:
-        self._renderer = renderer
-        self.problems: dict[str, str] = {}
-
-    def extend(
-        self, prompt: I32, completion: I32, reply: Message, new: tuple[Message, ...], tools: tuple[Tool, ...]
-    ) -> I32 | None:
-        """See :class:`Bridge`."""
-        before = [*prompt[-_PROMPT_TAIL:].tolist(), *completion.tolist()]
-        cut = len(before) - completion.size
-        shown: Any = list(tools) or None
-        try:
-            messages: Any = for_template(list(new))
-            bridged = self._renderer.bridge_to_next_turn(before[:cut], before[cut:], messages, tools=shown)
-        except TEMPLATE_FAULTS:
-            return None
-        if bridged is None or bridged.token_ids[: len(before)] != before:
-            return None
-        return np.asarray(bridged.token_ids[len(before) :], dtype=np.int32)
-
-
-class GenericBridge:
-    """:class:`TemplateBridge` where the prompt itself does not matter."""
-
-    def __init__(self, bridge: TemplateBridge) -> None:
-        self._bridge = bridge
-        self.problems = bridge.problems
-
-    def extend(
-        self, prompt: I32, completion: I32, reply: Message, new: tuple[Message, ...], tools: tuple[Tool, ...]
-    ) -> I32 | None:
-        """See :class:`Bridge`."""
-        return self._bridge.extend(completion, reply, new, tools)
-
-
-class NoBridge:
-    """A template without a seam: every turn is rendered whole."""
-
-    def __init__(self, reason: str) -> None:
-        self.problems = {"user": reason, "tool": reason}
-
-    def extend(
-        self, prompt: I32, completion: I32, reply: Message, new: tuple[Message, ...], tools: tuple[Tool, ...]
-    ) -> I32 | None:
-        """Always ``None``."""
-        return None
-
-
 class ChatRenderer:
     """Turns conversations into the ids a model expects, and completions back into messages."""
 
     def __init__(
-        self, tokenizer: ChatTokenizer, renderer: Renderer, bridge: Bridge, stop_token_ids: tuple[int, ...]
+        self, tokenizer: ChatTokenizer, renderer: Renderer, turns: Turns, stop_token_ids: tuple[int, ...]
     ) -> None:
         self._tokenizer = tokenizer
         self._renderer = renderer
-        self._bridge = bridge
+        self._turns = turns
         self.stop_token_ids = stop_token_ids
         """Ids that end an assistant turn."""
 
@@ -162,7 +94,9 @@ class ChatRenderer:
         tool_parser: str = "auto",
         renderer: str = "auto",
     ) -> ChatRenderer:
-        """The same for a tokenizer that is loaded already."""
+        """The same for a tokenizer that is loaded already. Its decoding is made verbatim."""
+        # Some old tokenizer files ask for "ls ." to be decoded as "ls.".
+        tokenizer.clean_up_tokenization_spaces = False
         family = MODEL_RENDERER_MAP.get(tokenizer.name_or_path, "default") if renderer == "auto" else renderer
         if chat_template is not None:
             tokenizer.chat_template = chat_template
@@ -177,7 +111,7 @@ class ChatRenderer:
             renderer = _create_renderer(tokenizer, config_from_name(family))
         except TEMPLATE_FAULTS as error:
             raise RenderError(f"renderer={family!r} does not fit {tokenizer.name_or_path!r}: {error}") from error
-        return cls(tokenizer, renderer, FamilyBridge(renderer), tuple(renderer.get_stop_token_ids()))
+        return cls(tokenizer, renderer, FamilyTurns(renderer), tuple(renderer.get_stop_token_ids()))
 
     @classmethod
     def _for_template(cls, tokenizer: Any, tool_parser: str) -> ChatRenderer:
@@ -192,9 +126,9 @@ class ChatRenderer:
         try:
             turn_end = find_turn_end(tokenizer, text)
         except RenderError as error:
-            return cls(tokenizer, renderer, NoBridge(str(error)), tuple(stops))
-        bridge = GenericBridge(TemplateBridge(text, turn_end))
-        return cls(tokenizer, renderer, bridge, tuple(dict.fromkeys([turn_end.token_id, *stops])))
+            return cls(tokenizer, renderer, SeamlessTurns(text, tuple(stops), str(error)), tuple(stops))
+        turns = TemplateTurns(TemplateBridge(text, turn_end))
+        return cls(tokenizer, renderer, turns, tuple(dict.fromkeys([turn_end.token_id, *stops])))
 
     @property
     def vocab_size(self) -> int:
@@ -204,7 +138,7 @@ class ChatRenderer:
     @property
     def bridge_problems(self) -> dict[str, str]:
         """Kind of new message (``user``, ``tool``) -> why it starts a new branch each time. Empty is good."""
-        return self._bridge.problems
+        return self._turns.problems
 
     def render(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> I32:
         """The prompt of a whole conversation with the generation prompt, shape ``[n]``.
@@ -212,7 +146,13 @@ class ChatRenderer:
         Raises:
             RenderError: the template refuses the conversation.
         """
-        return np.asarray(self._render(list(messages), tools, generation_prompt=True), dtype=np.int32)
+        offered: Any = list(tools) or None
+        try:
+            shown: Any = for_template(list(messages))
+            ids = self._renderer.render_ids(shown, tools=offered, add_generation_prompt=True)
+        except TEMPLATE_FAULTS as error:
+            raise RenderError(f"the chat template refuses this conversation: {error}") from error
+        return np.asarray(ids, dtype=np.int32)
 
     def bridge(
         self, *, prompt: I32, completion: I32, reply: Message, new: tuple[Message, ...], tools: tuple[Tool, ...]
@@ -221,13 +161,13 @@ class ChatRenderer:
 
         ``None`` where they cannot be proven; the caller renders the conversation whole.
         """
-        return self._bridge.extend(prompt, completion, reply, new, tools)
+        return self._turns.extend(prompt, completion, reply, new, tools)
 
     def parse(self, *, completion: I32, prompt: I32, tools: tuple[Tool, ...]) -> ParsedReply:
         """Read a completion. Without ``tools`` nothing is taken for a call."""
         shown: Any = list(tools) or None
         parsed = self._renderer.parse_response(
-            self._without_stop(completion), tools=shown, prompt_ids=prompt[-_PROMPT_TAIL:].tolist()
+            self._without_stop(completion), tools=shown, prompt_ids=prompt[-PROMPT_TAIL:].tolist()
         )
         return _as_reply(parsed, offered=bool(tools))
 
@@ -237,12 +177,7 @@ class ChatRenderer:
         Raises:
             RenderError: the template writes an assistant turn otherwise than after its generation prompt.
         """
-        before = self._render(_CONTEXT, (), generation_prompt=True)
-        whole = self._render([*_CONTEXT, message], (), generation_prompt=False)
-        ends = [at for at, token in enumerate(whole) if token in self.stop_token_ids and at >= len(before)]
-        if whole[: len(before)] != before or not ends:
-            raise RenderError("this chat template cannot say the reply after its own generation prompt")
-        return np.asarray(whole[len(before) : ends[-1] + 1], dtype=np.int32)
+        return self._turns.say(message)
 
     def encode(self, text: str) -> I32:
         """Plain text to ids, no special tokens added."""
@@ -251,14 +186,6 @@ class ChatRenderer:
     def decode(self, token_ids: I32) -> str:
         """Ids to text, special tokens shown."""
         return self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=False)
-
-    def _render(self, messages: list[Message], tools: tuple[Tool, ...], *, generation_prompt: bool) -> list[int]:
-        offered: Any = list(tools) or None
-        try:
-            shown: Any = for_template(messages)
-            return self._renderer.render_ids(shown, tools=offered, add_generation_prompt=generation_prompt)
-        except TEMPLATE_FAULTS as error:
-            raise RenderError(f"the chat template refuses this conversation: {error}") from error
 
     def _without_stop(self, completion: I32) -> list[int]:
         stops = np.flatnonzero(np.isin(completion, self.stop_token_ids))

@@ -19,7 +19,8 @@ from longrein.types import I32, Message, Tool
 
 STAND_IN = "A stand-in reply."
 TEMPLATE_FAULTS = (
-    *(jinja2.TemplateError, ValueError, TypeError, KeyError, AttributeError, AssertionError, RecursionError),
+    jinja2.TemplateError,
+    *(ValueError, TypeError, KeyError, AttributeError, AssertionError, RecursionError),
 )
 """What templates and ``renderers`` raise on conversations they cannot express (third-party code, so a wide net)."""
 
@@ -29,6 +30,7 @@ class ChatTokenizer(Protocol):
 
     name_or_path: str
     chat_template: Any
+    clean_up_tokenization_spaces: bool
     eos_token_id: int | None
     all_special_ids: list[int]
     added_tokens_decoder: dict[int, Any]
@@ -74,6 +76,9 @@ def _as_object(arguments: Any) -> Any:
         return arguments
 
 
+USER: Message = {"role": "user", "content": "A question."}
+
+
 class TemplateText:
     """The template as a function from messages to text."""
 
@@ -91,6 +96,18 @@ class TemplateText:
             )
         except TEMPLATE_FAULTS as error:
             raise RenderError(f"the chat template refuses this conversation: {error}") from error
+
+    def reply(self, message: Message) -> str:
+        """What the template writes for an assistant message after the generation prompt, to its end.
+
+        Raises:
+            RenderError: it writes the turn otherwise than after its generation prompt.
+        """
+        before = self.render([USER], (), generation_prompt=True)
+        whole = self.render([USER, message], (), generation_prompt=False)
+        if not whole.startswith(before):
+            raise RenderError("this chat template cannot say the reply after its own generation prompt")
+        return whole[len(before) :]
 
     def encode(self, text: str) -> list[int]:
         """Text to ids, no special tokens added."""
@@ -110,7 +127,7 @@ def find_turn_end(tokenizer: ChatTokenizer, text: TemplateText) -> TurnEnd:
     Raises:
         RenderError: there is none, so turns have no seam at which ids could be appended.
     """
-    rendered = text.render([_USER, {"role": "assistant", "content": STAND_IN}], (), generation_prompt=False)
+    rendered = text.render([USER, {"role": "assistant", "content": STAND_IN}], (), generation_prompt=False)
     _, found, closing = rendered.rpartition(STAND_IN)
     ids = text.encode(closing) if found else []
     if not ids or not (ids[0] in tokenizer.added_tokens_decoder or ids[0] in tokenizer.all_special_ids):
@@ -118,7 +135,6 @@ def find_turn_end(tokenizer: ChatTokenizer, text: TemplateText) -> TurnEnd:
     return TurnEnd(token_id=ids[0], text=tokenizer.decode([ids[0]], skip_special_tokens=False))
 
 
-_USER: Message = {"role": "user", "content": "A question."}
 _TOOL_CALL: dict[str, Any] = {"id": "call00000", "type": "function", "function": {"name": "probe", "arguments": "{}"}}
 
 
@@ -154,14 +170,26 @@ class TemplateBridge:
             tail = self._turn_end.text + tail
         return np.asarray(self._text.encode(tail), dtype=np.int32)
 
+    def say(self, message: Message) -> I32:
+        """Ids of an assistant message as a model samples it, its turn-end token last, shape ``[n]``.
+
+        Raises:
+            RenderError: the template writes an assistant turn otherwise than after its generation prompt.
+        """
+        said = self._text.reply(message)
+        end = said.rfind(self._turn_end.text)
+        if end < 0:
+            raise RenderError("the chat template does not end this reply with its turn-end token")
+        return np.asarray(self._text.encode(said[: end + len(self._turn_end.text)]), dtype=np.int32)
+
     def _tail(self, stand_in: Message, new: tuple[Message, ...], tools: tuple[Tool, ...]) -> str:
         """What the template writes after the turn-end token of a stand-in turn."""
-        without = self._text.render([_USER, stand_in], tools, generation_prompt=False)
+        without = self._text.render([USER, stand_in], tools, generation_prompt=False)
         end = without.rfind(self._turn_end.text)
         if end < without.rfind(STAND_IN):
             raise RenderError("the assistant turn has no end token")
         end += len(self._turn_end.text)
-        whole = self._text.render([_USER, stand_in, *new], tools, generation_prompt=True)
+        whole = self._text.render([USER, stand_in, *new], tools, generation_prompt=True)
         if whole[:end] != without[:end]:
             raise RenderError("new messages change what the template wrote before them")
         return whole[end:]
@@ -169,7 +197,7 @@ class TemplateBridge:
     def _probe(self, kind: str, stand_in: Message, new: Message) -> None:
         try:
             tail = self._text.encode(self._tail(stand_in, (new,), ()))
-            whole = self._text.encode(self._text.render([_USER, stand_in, new], (), generation_prompt=True))
+            whole = self._text.encode(self._text.render([USER, stand_in, new], (), generation_prompt=True))
         except RenderError as error:
             self.problems[kind] = str(error)
             return

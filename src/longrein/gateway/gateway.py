@@ -42,8 +42,10 @@ class Gateway:
 
     async def close(self) -> None:
         """Close every session and the port, in under a second even with streams open."""
-        await asyncio.gather(*[self.close_session(session_id) for session_id in self._keys.open_sessions()])
-        await self._server.close()
+        try:
+            await asyncio.gather(*[self.close_session(session_id) for session_id in self._keys.open_sessions()])
+        finally:
+            await self._server.close()
 
     def open_session(self, session_id: str) -> Endpoint:
         """Make a session and its secret.
