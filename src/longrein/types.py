@@ -84,13 +84,13 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     call_id: int
-    """Position in the trace, from 0, in order of arrival."""
+    """Position in the trace, from 0, in order of completion."""
     parent_id: int | None
     """The call whose prompt + completion this prompt extends; ``None`` starts a branch."""
     role: Role = "agent"
     role_evidence: str = ""
     branch_reason: str = ""
-    """Why a root is a root: ``first``, ``history_changed``, ``not_bridgeable``, ``tools_changed``."""
+    """Why a root is a root: ``first``, ``history_changed``, ``not_bridgeable``, ``tools_changed``, ``repeated``."""
     prompt_delta: I32
     completion: Completion
     delivered: bool
