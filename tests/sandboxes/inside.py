@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -41,13 +42,15 @@ def cgroups_writable() -> bool:
     return len(planned_folders("x")) > 0
 
 
-def left_behind(root: Path) -> dict[str, list[str]]:
-    """Folders, processes and cgroups of any sandbox under ``root``; all empty when nothing is left."""
+def left_behind(root: Path, owner: int | None = None) -> dict[str, list[str]]:
+    """Folders and processes of any sandbox under ``root``, and cgroups of sandboxes of the process ``owner`` (this
+    one unless named); all empty when nothing is left."""
+    pid = owner or os.getpid()
     folders = sorted(path.name for path in root.iterdir()) if root.exists() else []
     return {
         "folders": folders,
-        "processes": [f"{pid}: {_command(pid)}" for pid in sorted(processes_of(f"{root.name}/longrein-"))],
-        "cgroups": [str(group) for parent in _cgroup_parents() for group in parent.glob("longrein-[0-9]*")],
+        "processes": [f"{found}: {_command(found)}" for found in sorted(processes_of(f"{root.name}/longrein-"))],
+        "cgroups": [str(group) for parent in _cgroup_parents() for group in parent.glob(f"longrein-*-{pid}-*")],
     }
 
 

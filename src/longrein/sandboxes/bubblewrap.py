@@ -119,7 +119,8 @@ class BubblewrapSandbox:
         command = BwrapCommand(
             bwrap=self._bwrap,
             options=bwrap_options(self._view, env or {}),
-            argv=(*self._view.identity.prefix, *argv),
+            prefix=self._view.identity.prefix,
+            argv=argv,
             stdin=stdin,
             cgroup=self._cgroup,
             pids=self._spec.limits.pids,

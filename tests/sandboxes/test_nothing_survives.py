@@ -1,0 +1,204 @@
+"""Invariant 7: nothing survives its session, whatever was done with it and however it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longrein.errors import SandboxError
+from longrein.sandboxes.base import BackgroundProcess, Sandbox, SandboxSpec
+from longrein.sandboxes.bubblewrap import BubblewrapBackend
+from longrein.sandboxes.cgroups import Cgroup
+from longrein.sandboxes.leftovers import reap_leftovers
+from longrein.sandboxes.local import SubprocessBackend
+from tests.sandboxes.inside import left_behind, sh
+
+NOTHING: dict[str, list[str]] = {"folders": [], "processes": [], "cgroups": []}
+STUBBORN = "trap '' TERM HUP INT; (setsid sh -c 'trap \"\" TERM HUP INT; sleep 600' &) ; sleep 600"
+COMMANDS = {
+    "quick": "echo x > made",
+    "daemon": "(setsid sleep 600 &)",
+    "stubborn": STUBBORN,
+    "litter": "mkdir -p a/b/c; chmod 000 a; ln -s / everything; mkfifo pipe",
+}
+ACTIONS = st.one_of(
+    st.tuples(st.just("exec"), st.sampled_from(sorted(COMMANDS))),
+    st.tuples(st.just("start"), st.sampled_from(sorted(COMMANDS))),
+    st.tuples(st.just("cancel"), st.sampled_from(sorted(COMMANDS))),
+    st.tuples(st.just("leave"), st.sampled_from(sorted(COMMANDS))),
+    st.tuples(st.sampled_from(["write", "wait", "kill", "close"]), st.just("")),
+)
+
+
+@pytest.fixture(autouse=True)
+def swept() -> Iterator[None]:
+    """What a failing test (or a mutant) leaves is not left to the machine."""
+    yield
+    for group in map(Path, left_behind(Path("longrein-"))["cgroups"]):
+        for pid in (group / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        Cgroup((group,)).remove()
+
+
+class Session:
+    """Does to a sandbox what hypothesis thinks of."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.started: list[BackgroundProcess] = []
+        self.unfinished: list[asyncio.Task[object]] = []
+
+    async def exec(self, command: str) -> None:
+        await self.sandbox.exec(sh(COMMANDS[command]), timeout_s=0.1)
+
+    async def start(self, command: str) -> None:
+        self.started.append(await self.sandbox.start(sh(COMMANDS[command])))
+
+    async def leave(self, command: str) -> None:
+        self.unfinished.append(asyncio.create_task(self.sandbox.exec(sh(COMMANDS[command]), timeout_s=60)))
+        await asyncio.sleep(0.01)
+
+    async def cancel(self, command: str) -> None:
+        await self.leave(command)
+        self.unfinished[-1].cancel()
+
+    async def write(self, _: str) -> None:
+        await self.sandbox.write("some/file", b"x")
+
+    async def wait(self, _: str) -> None:
+        for process in self.started:
+            await process.wait(0.05)
+
+    async def kill(self, _: str) -> None:
+        for process in self.started:
+            await process.kill()
+
+    async def close(self, _: str) -> None:
+        await self.sandbox.close()
+
+
+async def act(sandbox: Sandbox, actions: list[tuple[str, str]]) -> None:
+    session = Session(sandbox)
+    for what, command in actions:
+        with suppress(SandboxError):
+            await getattr(session, what)(command)
+    await sandbox.close()
+    await asyncio.gather(*session.unfinished, return_exceptions=True)
+
+
+async def one_session(root: Path, actions: list[tuple[str, str]]) -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port: int = server.sockets[0].getsockname()[1]
+    sandbox = await BubblewrapBackend(root=str(root)).create(SandboxSpec(loopback_ports=(port,)))
+    await act(sandbox, actions)
+    server.close()
+    await server.wait_closed()
+
+
+@settings(deadline=None, max_examples=15)
+@given(actions=st.lists(ACTIONS, max_size=5))
+def test_nothing_survives_a_closed_session(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, str]]
+) -> None:
+    root = tmp_path_factory.mktemp("nothing")
+    with asyncio.Runner() as runner:
+        runner.run(asyncio.sleep(0))
+        descriptors = open_descriptors()
+        runner.run(one_session(root, actions))
+        assert left_behind(root) == NOTHING
+        assert open_descriptors() == descriptors, "a pipe, socket or pidfd of the session is still open"
+
+
+def open_descriptors() -> set[tuple[str, str]]:
+    found: set[tuple[str, str]] = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the listing's own
+            found.add((path.name, str(path.readlink())))
+    return {(name, target) for name, target in found if not target.startswith("/proc/")}
+
+
+OWNER = """
+import asyncio, sys, warnings
+warnings.simplefilter("ignore")
+from longrein.sandboxes.base import SandboxSpec
+from longrein.sandboxes.{module} import {backend} as Backend
+
+async def main():
+    port, root = int(sys.argv[1]), sys.argv[2]
+    print("importing done", flush=True)
+    sandbox = await Backend(root=root).create(SandboxSpec(loopback_ports=(port,)))
+    await sandbox.start(("sh", "-c", {command!r}))
+    print("up", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def owner(backend: type, root: Path, port: int) -> subprocess.Popen[bytes]:
+    code = OWNER.format(module=backend.__module__.rpartition(".")[2], backend=backend.__name__, command=STUBBORN)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(port), str(root)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+
+
+def waited_for_processes(root: Path) -> list[str]:
+    deadline_s = time.monotonic() + 3
+    while left_behind(root)["processes"] and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return left_behind(root)["processes"]
+
+
+@pytest.mark.parametrize("backend", [BubblewrapBackend, SubprocessBackend])
+def test_leftovers_of_a_killed_owner_are_reaped(backend: type, root: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        process = owner(backend, root, server.getsockname()[1])
+        assert process.stdout is not None
+        assert b"up" in [process.stdout.readline().strip(), process.stdout.readline().strip()]
+        assert reap_leftovers(root) == (), "a living owner's sandbox is not touched"
+        assert left_behind(root)["processes"]
+        process.kill()
+        process.communicate()
+    if backend is BubblewrapBackend:
+        assert waited_for_processes(root) == [], "bubblewrap's processes die with their owner, unasked"
+    assert len(reap_leftovers(root)) == 1
+    assert left_behind(root, process.pid) == NOTHING
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.02, 0.03, 0.05])
+def test_an_owner_killed_while_it_starts_a_sandbox_leaves_nothing(root: Path, delay_s: float) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        process = owner(BubblewrapBackend, root, server.getsockname()[1])
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert waited_for_processes(root) == []
+    reap_leftovers(root)
+    assert left_behind(root, process.pid) == NOTHING
+
+
+async def test_leftovers_are_reaped_by_the_next_start(root: Path) -> None:
+    dead = await asyncio.create_subprocess_exec("true")
+    await dead.wait()
+    namespace = Path("/proc/self/ns/pid").stat().st_ino
+    (root / f"longrein-{namespace}-{dead.pid}-1-abcdef" / "folder-0").mkdir(parents=True)
+    (root / f"longrein-{namespace + 1}-{dead.pid}-1-abcdef").mkdir()
+    (root / "not-ours").mkdir()
+    sandbox = await BubblewrapBackend(root=str(root)).create(SandboxSpec())
+    await sandbox.close()
+    left = sorted(path.name for path in root.iterdir())
+    assert left == [f"longrein-{namespace + 1}-{dead.pid}-1-abcdef", "not-ours"]
