@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from longrein.config import RunConfig, Section, load_config
+from longrein.rollout.group import RewardSettings, score_group
+from longrein.store import RunStore
+from tests import tiny
+from tests.traces import TASK, call, rollout
 
 REPO = Path(__file__).parents[1]
 PAGES = sorted([REPO / "README.md", REPO / "bench" / "README.md", *(REPO / "docs").rglob("*.md")])
@@ -30,6 +38,47 @@ def test_run_files_in_the_documents_are_valid(where: str, body: str, tmp_path: P
     path = tmp_path / "run.toml"
     path.write_text(body)
     assert load_config(path).output_dir
+
+
+@pytest.mark.parametrize(("where", "body"), [pytest.param(*block, id=block[0]) for block in blocks("python")])
+def test_every_snippet_compiles_and_imports_what_exists(where: str, body: str) -> None:
+    compile(body, where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    for node in ast.walk(ast.parse(body)):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(str(node.module))
+            for alias in node.names:
+                assert hasattr(module, alias.name), f"{where}: {node.module} has no {alias.name}"
+
+
+def test_the_script_for_python_runs(tmp_path: Path) -> None:
+    """The page's own script, with a tiny model and two steps."""
+    (_where, body) = next(block for block in blocks("python") if block[0].startswith("docs/python.md"))
+    model = tiny.save_model(tmp_path / "model")
+    for old, new in {
+        'MODEL = "models/smollm2"': f'MODEL = "{model}"',
+        "STEPS = 10": "STEPS = 2",
+        'OUTPUT = "runs/from-python"': f'OUTPUT = "{tmp_path / "run"}"',
+    }.items():
+        assert old in body
+        body = body.replace(old, new)
+    script = tmp_path / "script.py"
+    script.write_text(body)
+    result = subprocess.run(
+        [sys.executable, str(script)], cwd=REPO, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+def test_the_snippet_about_the_run_directory_reads_one(tmp_path: Path) -> None:
+    group = score_group("g", TASK, [rollout("a", [call(0, None, [1], [2])])], RewardSettings())
+    RunStore(tmp_path / "runs" / "demo").append(group)
+    (_where, body) = next(block for block in blocks("python") if block[0].startswith("docs/run-directory.md"))
+    result = subprocess.run(
+        [sys.executable, "-c", body], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "'task_id': 't'" in result.stdout
 
 
 def test_every_key_of_the_run_file_is_documented() -> None:
