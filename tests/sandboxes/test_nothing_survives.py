@@ -46,10 +46,11 @@ ACTIONS = st.one_of(
 def swept() -> Iterator[None]:
     """What a failing test (or a mutant) leaves is not left to the machine."""
     yield
-    for group in map(Path, left_behind(Path("longrein-"))["cgroups"]):
-        for pid in (group / "cgroup.procs").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
-        Cgroup((group,)).remove()
+    while groups := [Path(group) for group in left_behind(Path("longrein-"))["cgroups"]]:
+        for pid in {pid for group in groups for pid in (group / "cgroup.procs").read_text().split()}:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        Cgroup(tuple(groups)).remove()
 
 
 class Session:

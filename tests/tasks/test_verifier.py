@@ -1,0 +1,120 @@
+"""The judge: what counts as a verdict, and what makes a rollout unscorable."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from longrein.errors import SandboxError, TaskError
+from longrein.sandboxes.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec, WorkFile, WorkTree
+from longrein.sandboxes.bubblewrap import BubblewrapBackend
+from longrein.sandboxes.local import SubprocessBackend
+from longrein.tasks.verifier import verify
+from longrein.types import Score, Task
+
+pytestmark = pytest.mark.filterwarnings("ignore:sandboxes are plain subprocesses:RuntimeWarning")
+LOGS = '"${SANDBOX_ROOT:-}/logs/verifier/'
+
+
+@pytest.fixture(params=[BubblewrapBackend, SubprocessBackend])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxBackend:
+    made: SandboxBackend = request.param(root=str(tmp_path / "sandboxes"))
+    return made
+
+
+def judged_by(script: str, timeout_s: float = 20.0, **tests: bytes) -> Task:
+    return Task(task_id="t", prompt="p", tests={"test.sh": script.encode(), **tests}, verifier_timeout_s=timeout_s)
+
+
+async def score(backend: SandboxBackend, task: Task, work: WorkTree | None = None) -> Score:
+    return await verify(task, work or WorkTree(), backend, SandboxLimits())
+
+
+async def test_the_tests_see_the_work_and_their_own_files(backend: SandboxBackend) -> None:
+    work = WorkTree(
+        files={
+            "src/answer.txt": WorkFile(data=b"42"),
+            "run.sh": WorkFile(data=b"#!/bin/sh\necho 42\n", executable=True),
+        },
+        symlinks={"link": "src/answer.txt"},
+        folders=("src", "empty"),
+    )
+    script = f"""
+    expected=$(cat "${{SANDBOX_ROOT:-}}/tests/expected")
+    test "$(cat src/answer.txt)" = "$expected" && test "$(./run.sh)" = "$expected" \\
+        && test "$(cat link)" = "$expected" && test -d empty && echo 1.0 > {LOGS}reward.txt"
+    """
+    assert await score(backend, judged_by(script, expected=b"42"), work) == Score(reward=1.0)
+
+
+async def test_json_brings_metrics(backend: SandboxBackend) -> None:
+    script = f"""echo '{{"reward": 0.25, "passed": 3, "note": "x", "all": true}}' > {LOGS}reward.json" """
+    assert await score(backend, judged_by(script)) == Score(reward=0.25, metrics={"passed": 3.0, "all": 1.0})
+
+
+async def test_the_reward_file_decides_not_the_exit_code(backend: SandboxBackend) -> None:
+    assert await score(backend, judged_by(f'echo 0 > {LOGS}reward.txt"; exit 1')) == Score(reward=0.0)
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo trouble >&2; exit 7", "exit code 7.*trouble"),
+        ("true", "wrote no reward"),
+        (f'echo nan > {LOGS}reward.txt"', "not a finite number"),
+        (f'echo inf > {LOGS}reward.txt"', "not a finite number"),
+        (f'echo many > {LOGS}reward.txt"', "no number"),
+        (f'echo "[1]" > {LOGS}reward.json"', "cannot be read"),
+        (f"""echo '{{"score": 1}}' > {LOGS}reward.json" """, "no number 'reward'"),
+        (f'echo 1 > {LOGS}reward.txt"; kill -SEGV $$', "signal 11"),
+        (f'ln -s /etc/hostname {LOGS}reward.txt"', "wrote no reward"),
+    ],
+)
+async def test_no_verdict_is_never_zero(backend: SandboxBackend, script: str, reason: str) -> None:
+    verdict = await score(backend, judged_by(script))
+    assert verdict.reward is None
+    assert re.search(reason, verdict.reason, re.DOTALL), verdict.reason
+
+
+async def test_a_verifier_that_hangs(backend: SandboxBackend) -> None:
+    verdict = await score(backend, judged_by(f'echo 1 > {LOGS}reward.txt"; sleep 60', timeout_s=0.3))
+    assert verdict.reward is None
+    assert "0.3 s" in verdict.reason
+
+
+async def test_a_task_without_tests_is_an_error(backend: SandboxBackend) -> None:
+    with pytest.raises(TaskError, match=r"tests/test\.sh"):
+        await score(backend, Task(task_id="t", prompt="p"))
+
+
+class Flaky:
+    """A backend that fails at first, as a busy machine does."""
+
+    def __init__(self, backend: SandboxBackend, failures: int) -> None:
+        self.backend = backend
+        self.failures = failures
+        self.tries = 0
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        self.tries += 1
+        if self.tries <= self.failures:
+            raise SandboxError("no space on this machine")
+        return await self.backend.create(spec)
+
+
+async def test_a_sandbox_that_does_not_start_is_tried_again(backend: SandboxBackend) -> None:
+    task = judged_by(f'echo 1 > {LOGS}reward.txt"')
+    flaky = Flaky(backend, failures=2)
+    assert await score(flaky, task) == Score(reward=1.0)
+    broken = Flaky(backend, failures=99)
+    verdict = await score(broken, task)
+    assert verdict.reward is None
+    assert "no space on this machine" in verdict.reason
+    assert broken.tries == 3
+
+
+async def test_nothing_is_left(backend: SandboxBackend, tmp_path: Path) -> None:
+    await score(backend, judged_by("(setsid sleep 60 &)"))
+    assert list((tmp_path / "sandboxes").iterdir()) == []
