@@ -101,14 +101,10 @@ async def rig_of(script: Script, *, context_length: int = 8192, **settings: Any)
 
 def assert_exact(trace: Trace, engine: ScriptedEngine) -> None:
     """Invariant 1: prompts are what the engine saw, completions are what it said, children extend their parents."""
-    said = list(engine.completions.items())
     seen = {request.request_id: request for request in engine.requests}
-    assert len(said) == len(trace.calls)
-    for call in trace.calls:
+    # Both are in order of completion.
+    for call, request_id in zip(trace.calls, engine.completions, strict=True):
         prompt = trace.prompt_ids(call)
-        request_id = next(
-            request_id for request_id, completion in said if completion.token_ids is call.completion.token_ids
-        )
         assert prompt.dtype == np.int32 and call.completion.token_ids.dtype == np.int32
         assert call.completion.logprobs.dtype == np.float32
         np.testing.assert_array_equal(prompt, seen[request_id].prompt_ids)

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import numpy as np
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from longrein.engines.scripted import ScriptedEngine, TurnList
@@ -103,8 +103,12 @@ async def drive(r: Rig, script: list[Step]) -> list[list[int]]:
     return call_ids
 
 
+NO_TEXT = Step(0, np.asarray([190, 189, 188], np.int32), 400, compact=False, drop_ids=False, adds="on")
+
+
 @settings(max_examples=25, **QUICK)
 @given(st.lists(steps, min_size=1, max_size=7))
+@example([NO_TEXT, NO_TEXT])
 def test_every_prompt_is_exactly_what_the_engine_saw(script: list[Step]) -> None:
     async def run() -> None:
         async with rig([]) as r:
@@ -121,6 +125,7 @@ def test_every_prompt_is_exactly_what_the_engine_saw(script: list[Step]) -> None
 
 @settings(max_examples=15, **QUICK)
 @given(st.lists(st.tuples(steps, st.booleans()), min_size=1, max_size=6))
+@example([(NO_TEXT, True), (NO_TEXT, False)])
 def test_every_token_the_engine_delivered_is_in_the_trace(script: list[tuple[Step, bool]]) -> None:
     """Also of answers that never reached the agent."""
 

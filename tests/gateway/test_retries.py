@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from longrein.engines.base import EngineRequest
@@ -130,8 +130,11 @@ operations = st.one_of(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(operations, max_size=24))
+@example([("ask", 0), ("ask", 0), ("finish", 0), ("deliver", 0)])
+@example([("ask", 0), ("finish", 0), ("ask", 0), ("deliver", 1), ("ask", 0), ("finish", 0)])
+@example([("ask", 0), ("drop", 0), ("ask", 0), ("finish", 0), ("deliver", 1), ("ask", 0)])
 def test_any_schedule_of_retries(script: list[tuple[str, int]]) -> None:
     async def run() -> None:
         schedule = Schedule()
