@@ -92,3 +92,20 @@ class TableSink:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class LossSink:
+    """A short line a step, for training that has a loss and nothing else to tell."""
+
+    def __init__(self, console: Console, label: str, max_steps: int) -> None:
+        self._console = console
+        self._label = label
+        self._max_steps = max_steps
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Print one line."""
+        loss = metrics.get("loss", math.nan)
+        self._console.print(f"{self._label:>12}: step {step}/{self._max_steps}, loss {loss:.3f}", highlight=False)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -6,15 +6,18 @@ import argparse
 import asyncio
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from longrein.cli import parts
 from longrein.cli.command import Command, add_run_arguments, read_run_file
 from longrein.config import Problem, RunConfig, config_error
 from longrein.engines.scripted import ScriptedEngine, ScriptedEngineSpec, TurnList
+from longrein.metrics import LossSink
 from longrein.rollout.demonstrate import OracleVoice, demonstrate
 from longrein.rollout.runtime import open_gateway
 from longrein.rows import rows_from_rollout
+from longrein.train.log_callback import MetricsCallback
 from longrein.train.sft import SftConfig, train_sft
 from longrein.types import Rollout, Row
 
@@ -40,6 +43,8 @@ def warm_start(config: RunConfig, console: Console) -> Path:
         highlight=False,
     )
     folder = Path(config.output_dir) / "sft"
+    # The engine has nothing to do meanwhile: its cores are free.
+    torch.set_num_threads(config.compute.trainer_threads + config.compute.engine_threads)
     train_sft(
         model=config.model.path,
         rows=rows,
@@ -54,6 +59,7 @@ def warm_start(config: RunConfig, console: Console) -> Path:
             use_cpu=True,
         ),
         processing_class=parts.training_tokenizer(config),
+        callbacks=[MetricsCallback([LossSink(console, "sft", config.sft.steps)])],
     )
     return folder
 
