@@ -30,14 +30,14 @@ def test_lines_are_json_at_once_and_not_finite_is_null(tmp_path: Path) -> None:
 
 def test_the_table_shows_failures_by_reason_and_the_time_left() -> None:
     out = io.StringIO()
-    sink = TableSink(Console(file=out, width=400), max_steps=4)
+    sink = TableSink(Console(file=out, width=80), max_steps=4)
     sink.write(1, {"reward": 0.25, "staleness_mean": 0.5, "count/failed_sandbox": 2.0, "count/failed_engine": 0.0})
     head, line = out.getvalue().splitlines()
     assert "reward" in head
     assert "1/4" in line
     assert "0.250" in line
     assert "failures: sandbox 2" in line
-    assert "engine" not in line
+    assert "engine" not in line.partition("failures")[2]
     assert "min" in line
 
 

@@ -75,7 +75,9 @@ class TableSink:
         self._console = console
         self._max_steps = max_steps
         self._started_s = time.monotonic()
-        self._console.print("step".rjust(7) + "".join(column.title.rjust(12) for column in COLUMNS) + "   time left")
+        self._console.print(
+            "step".rjust(7) + "".join(column.title.rjust(12) for column in COLUMNS) + "   time left", soft_wrap=True
+        )
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Print one line."""
@@ -84,11 +86,9 @@ class TableSink:
             value = metrics.get(column.key)
             cells.append((column.form.format(value) if value is not None else "-").rjust(12))
         left_s = (time.monotonic() - self._started_s) / max(step, 1) * (self._max_steps - step)
-        failures = {
-            key.removeprefix("failed/"): int(n) for key, n in metrics.items() if key.startswith("failed/") and n
-        }
+        failures = {key.removeprefix(FAILED): int(n) for key, n in metrics.items() if key.startswith(FAILED) and n}
         note = "  failures: " + ", ".join(f"{name} {n}" for name, n in sorted(failures.items())) if failures else ""
-        self._console.print("".join(cells) + f"   {left_s / 60:5.1f} min{note}", highlight=False)
+        self._console.print("".join(cells) + f"   {left_s / 60:5.1f} min{note}", highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -105,7 +105,9 @@ class LossSink:
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Print one line."""
         loss = metrics.get("loss", math.nan)
-        self._console.print(f"{self._label:>12}: step {step}/{self._max_steps}, loss {loss:.3f}", highlight=False)
+        self._console.print(
+            f"{self._label:>12}: step {step}/{self._max_steps}, loss {loss:.3f}", highlight=False, soft_wrap=True
+        )
 
     def close(self) -> None:
         """Nothing is held."""

@@ -60,7 +60,7 @@ def evaluate_model(
                 )
 
     report = asyncio.run(run_all())
-    console.print(f"{label:>12}: {describe(report)}", highlight=False)
+    console.print(f"{label:>12}: {describe(report)}", highlight=False, soft_wrap=True)
     return report
 
 

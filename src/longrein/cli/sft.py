@@ -41,6 +41,7 @@ def warm_start(config: RunConfig, console: Console) -> Path:
     console.print(
         f"{'sft':>12}: {len(rollouts)} oracle rollouts, {trained_tokens} trained tokens, {config.sft.steps} steps",
         highlight=False,
+        soft_wrap=True,
     )
     folder = Path(config.output_dir) / "sft"
     # The engine has nothing to do meanwhile: its cores are free.
@@ -53,6 +54,7 @@ def warm_start(config: RunConfig, console: Console) -> Path:
             max_steps=config.sft.steps,
             per_device_train_batch_size=config.sft.batch_size,
             learning_rate=config.sft.learning_rate,
+            lr_scheduler_type="constant",
             micro_batch_tokens=config.train.micro_batch_tokens,
             max_grad_norm=config.train.max_grad_norm,
             seed=config.seed,

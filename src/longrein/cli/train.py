@@ -48,15 +48,19 @@ class _Run:
         start_model = self._warm_start()
         before = self._judge("warm start" if self._config.sft.steps else "base")
         self._console.print(
-            f"{'':>12}  GRPO begins {time.monotonic() - started_s:.0f} s after the start", highlight=False
+            f"{'':>12}  GRPO begins {time.monotonic() - started_s:.0f} s after the start",
+            highlight=False,
+            soft_wrap=True,
         )
         grpo_started_s = time.monotonic()
         train_grpo(self._config, start_model, self._engine, self._console)
-        self._console.print(f"{'':>12}  GRPO took {time.monotonic() - grpo_started_s:.0f} s", highlight=False)
+        self._console.print(
+            f"{'':>12}  GRPO took {time.monotonic() - grpo_started_s:.0f} s", highlight=False, soft_wrap=True
+        )
         after = self._judge("GRPO")
         curve = draw_curve(self._run_dir, before, after)
         self._console.print(f"{'':>12}  run directory {self._run_dir}" + (f", curve {curve.name}" if curve else ""))
-        self._console.print(f"{'':>12}  {time.monotonic() - started_s:.0f} s in all", highlight=False)
+        self._console.print(f"{'':>12}  {time.monotonic() - started_s:.0f} s in all", highlight=False, soft_wrap=True)
         return self._verdict(before, after)
 
     def _warm_start(self) -> str:
@@ -79,7 +83,7 @@ class _Run:
         if before is None or after is None:
             return 0
         difference: Interval = paired_difference(after, before)
-        self._console.print(f"{'gain':>12}: {difference} (paired, 95 % CI)", highlight=False)
+        self._console.print(f"{'gain':>12}: {difference} (paired, 95 % CI)", highlight=False, soft_wrap=True)
         improved = difference.low > 0
         if self._config.eval.require_improvement and not improved:
             self._console.print("the paired interval does not lie above 0: no improvement is shown")
