@@ -42,8 +42,9 @@ def test_everything_again_as_an_ordinary_user() -> None:
         env = ["env", "-i", f"HOME={home}", f"TMPDIR={home}", "PATH=/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE=1"]
         env += [f"HYPOTHESIS_STORAGE_DIRECTORY={home}/hypothesis"]
         chosen = ["-m", "not root", "-p", "no:cacheprovider", f"--basetemp={home}/pytest", "-q"]
+        chosen += [str(Path(__file__).parent), str(REPOSITORY / "tests" / "sessions")]
         done = subprocess.run(
-            [*outer, "--", *user, *env, sys.executable, "-m", "pytest", *chosen, str(Path(__file__).parent)],
+            [*outer, "--", *user, *env, sys.executable, "-m", "pytest", *chosen],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             capture_output=True,
