@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from longrein.errors import SandboxError
@@ -68,7 +68,7 @@ class Session:
         self.started.append(await self.sandbox.start(sh(COMMANDS[command])))
 
     async def leave(self, command: str) -> None:
-        self.unfinished.append(asyncio.create_task(self.sandbox.exec(sh(COMMANDS[command]), timeout_s=60)))
+        self.unfinished.append(asyncio.create_task(self.sandbox.exec(sh(COMMANDS[command]), timeout_s=3)))
         await asyncio.sleep(0.01)
 
     async def cancel(self, command: str) -> None:
@@ -108,7 +108,8 @@ async def one_session(root: Path, actions: list[tuple[str, str]]) -> None:
     await server.wait_closed()
 
 
-@settings(deadline=None, max_examples=15)
+# No shrinking: an example costs half a second.
+@settings(deadline=None, max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(actions=st.lists(ACTIONS, max_size=5))
 def test_nothing_survives_a_closed_session(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, str]]

@@ -34,7 +34,13 @@ class LoopbackRelay:
             return
         loop = asyncio.get_running_loop()
         for listener, port in zip(await _listeners(pid, ports), ports, strict=True):
-            self._servers.append(await loop.create_server(lambda port=port: _End(self._ends, port), sock=listener))
+            # Without `start_serving` nothing is awaited: no cancellation comes between a socket and its owner.
+            self._servers.append(
+                await loop.create_server(lambda port=port: _End(self._ends, port), sock=listener, start_serving=False)
+            )
+        for server in self._servers:
+            if not self._closed:
+                await server.start_serving()
         if self._closed:
             self.close()
             raise SandboxError("the sandbox was closed while it started")
