@@ -41,6 +41,8 @@ class TasksSection(Section, frozen=True, kw_only=True):
     families: tuple[str, ...] = ()
     """Family names of the procedural suite; empty means all."""
     folder: str = ""
+    shuffle: bool = True
+    """Every epoch in a new seeded order; false keeps the source's order (the procedural suite takes turns)."""
     train_count: Positive = 256
     eval_count: NonNegative = 32
 
@@ -102,10 +104,11 @@ class TrainSection(Section, frozen=True, kw_only=True):
     max_steps: Positive = 10
     groups_per_step: Positive = 3
     learning_rate: PositiveFloat = 1e-5
+    lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: NonNegative = 0
     max_grad_norm: PositiveFloat = 1.0
     weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    adam_beta2: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.95
+    adam_beta2: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.999
     epsilon: PositiveFloat = 0.2
     epsilon_high: PositiveFloat = 0.2
     loss_aggregation: Literal["token", "rollout"] = "token"

@@ -61,6 +61,7 @@ def _worker(config: RunConfig, engine: LocalEngineProcess) -> HarnessRolloutWork
         chat_template=parts.chat_template(config),
         tool_parser=model.tool_parser,
         renderer=model.renderer,
+        shuffle_dataset=config.tasks.shuffle,
         seed=config.seed,
     )
 
@@ -76,7 +77,7 @@ def _arguments(config: RunConfig) -> AsyncGRPOConfig:
         max_staleness=config.rollout.max_staleness,
         temperature=config.rollout.temperature,
         learning_rate=train.learning_rate,
-        lr_scheduler_type="constant_with_warmup",
+        lr_scheduler_type="constant_with_warmup" if train.lr_scheduler == "constant" else train.lr_scheduler,
         warmup_steps=train.warmup_steps,
         max_grad_norm=train.max_grad_norm,
         weight_decay=train.weight_decay,

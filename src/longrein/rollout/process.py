@@ -35,6 +35,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     num_generations: int
     admission: AdmissionRule
     output_dir: str
+    shuffle: bool = True
     seed: int = 0
 
 
@@ -119,7 +120,9 @@ class _Producer:
         self._wake.set()
 
     async def _produce(self, runtime: RolloutRuntime, store: RunStore, groups: set[asyncio.Task[None]]) -> None:
-        plans: Iterator[GroupPlan] = group_plans(self._settings.tasks, self._settings.seed)
+        plans: Iterator[GroupPlan] = group_plans(
+            self._settings.tasks, seed=self._settings.seed, shuffle=self._settings.shuffle
+        )
         while not self._stopping:
             while not self._stopping and self._may_start():
                 self._started += 1

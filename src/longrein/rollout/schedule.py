@@ -1,8 +1,10 @@
-"""Which task comes next: every epoch a fresh seeded order, the same for the same seed."""
+"""Which task comes next: the given order, or every epoch a fresh one, the same for the same seed."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -18,11 +20,14 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
 
 
-def group_plans(tasks: Sequence[Task], seed: int, first: int = 0) -> Iterator[GroupPlan]:
+def group_plans(tasks: Sequence[Task], *, seed: int, shuffle: bool, first: int = 0) -> Iterator[GroupPlan]:
     """Endless plans over ``tasks``, beginning with number ``first``."""
-    number = first
-    while True:
+    for number in itertools.count(first):
         epoch, position = divmod(number, len(tasks))
-        order = np.random.default_rng((seed, epoch)).permutation(len(tasks))
-        yield GroupPlan(group_id=f"g{number:06d}", task=tasks[int(order[position])], seed=seed + number)
-        number += 1
+        chosen = _shuffled(len(tasks), seed, epoch)[position] if shuffle else position
+        yield GroupPlan(group_id=f"g{number:06d}", task=tasks[chosen], seed=seed + number)
+
+
+@lru_cache(maxsize=2)
+def _shuffled(count: int, seed: int, epoch: int) -> tuple[int, ...]:
+    return tuple(int(index) for index in np.random.default_rng((seed, epoch)).permutation(count))

@@ -30,7 +30,8 @@ class HarnessRolloutWorker:
     Args:
         harness_session_factory: a :class:`~longrein.sessions.base.SessionFactory`, or a callable returning one.
         model_name: folder or hub id whose tokenizer and chat template render the conversations.
-        dataset: the tasks, in any order; every epoch is shuffled anew from ``seed``.
+        dataset: the tasks.
+        shuffle_dataset: every epoch in a new order drawn from ``seed``; otherwise always in the given one.
         engine: where completions come from.
         reward_funcs: TRL's reward functions; their values are added to the verifier's.
         rollout_reward_fn: makes a reward from an :class:`~longrein.types.Outcome`; the default takes the verifier's.
@@ -66,6 +67,7 @@ class HarnessRolloutWorker:
         chat_template: str | None = None,
         tool_parser: str = "auto",
         renderer: str = "auto",
+        shuffle_dataset: bool = True,
         seed: int = 0,
     ) -> None:
         if not dataset:
@@ -91,6 +93,7 @@ class HarnessRolloutWorker:
             num_generations=num_generations,
             admission=AdmissionRule(groups_per_step=groups_per_step, max_staleness=max_staleness),
             output_dir=output_dir,
+            shuffle=shuffle_dataset,
             seed=seed,
         )
         _check_picklable(self._settings)
