@@ -99,6 +99,10 @@ class DivergedError(LongreinError, ArithmeticError):
     """Loss or gradients were not finite for several steps in a row: training on would only waste time."""
 
 
+class BugError(LongreinError, RuntimeError):
+    """A bug of ours whose own type (``OSError``, say) would pass for a fault of the world. Its cause is the bug."""
+
+
 class Captured:
     """What :func:`boundary` caught, if anything."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from longrein.errors import GatewayRequestError
+from longrein.errors import BugError, GatewayRequestError, InfrastructureError
 
 
 class BugTrap:
@@ -24,6 +24,10 @@ class BugTrap:
             self._bug = error
 
     def check(self) -> None:
-        """Raise what was trapped, if anything."""
+        """Raise what was trapped, if anything; as a :class:`BugError` where ``boundary()`` would make it data."""
+        if isinstance(self._bug, InfrastructureError | OSError):
+            raise BugError(
+                f"a bug of the gateway's own: {type(self._bug).__name__}: {self._bug}; the cause is shown above"
+            ) from self._bug
         if self._bug is not None:
             raise self._bug

@@ -7,6 +7,7 @@ import asyncio
 from longrein.engines.base import Engine
 from longrein.engines.render import ChatRenderer
 from longrein.gateway.app import GatewayApp
+from longrein.gateway.closings import Closings
 from longrein.gateway.dialect import ChatReply, ChatRequest
 from longrein.gateway.keys import Keys
 from longrein.gateway.server import HOST, LoopbackServer
@@ -23,6 +24,7 @@ class Gateway:
         self._renderer = renderer
         self._settings = settings
         self._keys = Keys()
+        self._closings = Closings()
         self._app = GatewayApp(self._keys, settings)
         self._server = LoopbackServer(self._app)
 
@@ -41,10 +43,14 @@ class Gateway:
         return {name: float(count) for name, count in self._app.counters.items()}
 
     async def close(self) -> None:
-        """Close every session and the port, in under a second even with streams open."""
+        """Close every session and the port, in under a second even with streams open.
+
+        A bug in a session that nobody has closed before is raised.
+        """
         try:
             await asyncio.gather(*[self.close_session(session_id) for session_id in self._keys.open_sessions()])
         finally:
+            await self._closings.settle()
             await self._server.close()
 
     def open_session(self, session_id: str) -> Endpoint:
@@ -53,6 +59,7 @@ class Gateway:
         Raises:
             ConfigError: a session of that id is open.
         """
+        self._closings.forget(session_id)
         secret = self._keys.issue(GatewaySession(session_id, self._engine, self._renderer, self._settings))
         return Endpoint(
             base_url=f"http://{HOST}:{self.port}/{secret}",
@@ -78,7 +85,13 @@ class Gateway:
     async def close_session(self, session_id: str) -> SessionRecord:
         """Kill the key, cancel what is in flight, and return what was recorded.
 
+        Closing again gives the same record, or raises the same bug; a close that is cancelled goes on all the same.
+
         Raises:
-            ConfigError: no open session of that id.
+            ConfigError: no open session of that id, nor one closed lately.
+            BugError: a bug of ours in this session that would pass for a fault of the world. Any other bug is
+                raised as it is.
         """
-        return await self._keys.revoke(session_id).close()
+        if session_id not in self._closings:
+            self._closings.begin(self._keys.revoke(session_id))
+        return await self._closings.result(session_id)
