@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longrein.engines.parsed import ParsedReply
 from longrein.engines.render import ChatRenderer
 from longrein.engines.tool_parsers import split_hermes
 from longrein.errors import RenderError
+from longrein.gateway import stitch
+from longrein.gateway.reply import as_message
 from longrein.types import I32, Message
 from tests import tiny
 
@@ -196,9 +201,77 @@ def test_splitting_loses_nothing_but_whitespace(parts: list[str]) -> None:
     assert sorted("".join(parts).replace("\n", "")) == sorted(left.replace("\n", ""))
 
 
-def test_families_of_the_library_bring_their_own_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
+@cache
+def family(name: str) -> ChatRenderer:
+    return ChatRenderer.of(_qwen_tokenizer(), renderer=name)
+
+
+def _qwen_tokenizer() -> Any:
     tokenizer = tiny.tokenizer()
     tokenizer.add_tokens(["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"])
+    tokenizer.add_tokens(["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"])
+    return tokenizer
+
+
+def read(r: ChatRenderer, completion: I32) -> ParsedReply:
+    """Parse, and do with the reply what the gateway does."""
+    reply = r.parse(completion=completion, prompt=r.render((USER,), (BASH,)), tools=(BASH,))
+    message = as_message(reply, ())
+    stitch.meaning(message)
+    msgspec.json.encode(message)
+    r.render((USER, message, {"role": "tool", "content": "out", "tool_call_id": "c"}), (BASH,))
+    return reply
+
+
+JSON_RENDERERS = [chat, partial(family, "qwen3")]
+ARGUMENTS = {
+    "half a surrogate pair": '"\\ud83d"',
+    "an endless list": "[" * 100_000,
+    "a deep list": "[" * 500 + "]" * 500,
+    "a long integer": "5" * 5000,
+    "no number": "NaN",
+    "an infinite number": "1e999",
+}
+
+
+@pytest.mark.parametrize("make", JSON_RENDERERS)
+@pytest.mark.parametrize("value", ARGUMENTS.values(), ids=ARGUMENTS.keys())
+def test_arguments_that_no_agent_could_read_stay_visible(make: Callable[[], ChatRenderer], value: str) -> None:
+    r = make()
+    reply = read(r, r.encode(f'<tool_call>{{"name": "bash", "arguments": {{"a": {value}}}}}</tool_call><|im_end|>'))
+    assert reply.tool_calls == () and value in reply.content
+
+
+@pytest.mark.parametrize("make", JSON_RENDERERS)
+@pytest.mark.parametrize("body", ['{"name": "\\ud83d", "arguments": {}}', '{"name": [1], "arguments": {}}', "[]", "{"])
+def test_calls_without_a_name_stay_visible(make: Callable[[], ChatRenderer], body: str) -> None:
+    r = make()
+    reply = read(r, r.encode(f"<tool_call>{body}</tool_call><|im_end|>"))
+    assert reply.tool_calls == () and body in reply.content
+
+
+SNIPPETS = st.sampled_from(
+    [
+        *("<tool_call>", "</tool_call>", "<think>", "</think>", '{"name": "bash", "arguments": {"a": ', "}", "["),
+        *("<function=bash>", "</function>", "<parameter=a>", "</parameter>"),
+        *('"\\ud83d"', "1e999", "5" * 4400, "x", "\n", "\ufffd"),
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from([*JSON_RENDERERS, partial(family, "qwen3.5")]),
+    st.lists(st.one_of(SNIPPETS, st.lists(st.integers(0, 270), max_size=8)), max_size=12),
+)
+def test_whatever_is_sampled_is_read(make: Callable[[], ChatRenderer], parts: list[str | list[int]]) -> None:
+    r = make()
+    sampled = [r.encode(part) if isinstance(part, str) else np.array(part, dtype=np.int32) for part in parts]
+    read(r, ids(np.array([], dtype=np.int32), *sampled))
+
+
+def test_families_of_the_library_bring_their_own_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = _qwen_tokenizer()
     for r in [ChatRenderer.of(tokenizer, renderer="qwen3"), _named("Qwen/Qwen3-0.6B", tokenizer)]:
         prompt, said = r.render((USER,), (BASH,)), r.encode(f"{CALL}<|im_end|>")
         reply = r.parse(completion=said, prompt=prompt, tools=(BASH,))

@@ -103,7 +103,7 @@ async def test_a_cancelled_close_goes_on_and_can_be_asked_again() -> None:
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
-        with pytest.raises(GatewayRequestError, match="invalid_api_key|closed"):
+        with pytest.raises(GatewayRequestError, match="closed"):
             await asking
         assert (await r.gateway.close_session("s")).trace.calls == ()
 

@@ -6,17 +6,16 @@ chat template (or the one that the run file brings).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, cast
 
-import msgspec
 import numpy as np
 import renderers
-from renderers.base import MODEL_RENDERER_MAP, ParsedResponse, ParsedToolCall, Renderer
+from renderers.base import MODEL_RENDERER_MAP, Renderer
 from renderers.configs import DefaultRendererConfig, config_from_name
 
 from longrein.engines import tool_parsers
+from longrein.engines.parsed import PARSER_FAULTS, ParsedReply, as_content, as_reply
 from longrein.engines.template import (
     TEMPLATE_FAULTS,
     ChatTokenizer,
@@ -30,22 +29,6 @@ from longrein.errors import RenderError
 from longrein.types import I32, Message, Tool
 
 _create_renderer: Callable[..., Renderer] = cast("Any", renderers).create_renderer
-
-
-class ParsedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool call as the model wrote it."""
-
-    name: str
-    arguments: str
-    """A JSON object, as text."""
-
-
-class ParsedReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A completion as a message. A call that cannot be read stays visible in ``content``."""
-
-    content: str
-    reasoning_content: str
-    tool_calls: tuple[ParsedCall, ...]
 
 
 class ChatRenderer:
@@ -164,12 +147,17 @@ class ChatRenderer:
         return self._turns.extend(prompt, completion, reply, new, tools)
 
     def parse(self, *, completion: I32, prompt: I32, tools: tuple[Tool, ...]) -> ParsedReply:
-        """Read a completion. Without ``tools`` nothing is taken for a call."""
+        """Read a completion. Without ``tools`` nothing is taken for a call.
+
+        Never fails: what the model's parser cannot read is plain content, as decoded.
+        """
         shown: Any = list(tools) or None
-        parsed = self._renderer.parse_response(
-            self._without_stop(completion), tools=shown, prompt_ids=prompt[-PROMPT_TAIL:].tolist()
-        )
-        return _as_reply(parsed, offered=bool(tools))
+        ended = self._without_stop(completion)
+        try:
+            parsed = self._renderer.parse_response(ended, tools=shown, prompt_ids=prompt[-PROMPT_TAIL:].tolist())
+            return as_reply(parsed, offered=bool(tools))
+        except PARSER_FAULTS:
+            return as_content(self._tokenizer.decode(ended, skip_special_tokens=False))
 
     def encode_reply(self, message: Message) -> I32:
         """The ids a model would sample to say ``message``, its end-of-turn token included, shape ``[n]``.
@@ -190,19 +178,3 @@ class ChatRenderer:
     def _without_stop(self, completion: I32) -> list[int]:
         stops = np.flatnonzero(np.isin(completion, self.stop_token_ids))
         return completion[: stops[0]].tolist() if stops.size else completion.tolist()
-
-
-def _as_reply(parsed: ParsedResponse, *, offered: bool) -> ParsedReply:
-    calls = [call for call in parsed.tool_calls if offered and _usable(call)]
-    unread = [call.raw for call in parsed.tool_calls if not (offered and _usable(call))]
-    return ParsedReply(
-        content="".join([parsed.content, *unread]),
-        reasoning_content=parsed.reasoning_content or "",
-        tool_calls=tuple(
-            ParsedCall(name=call.name or "", arguments=json.dumps(call.arguments, ensure_ascii=False)) for call in calls
-        ),
-    )
-
-
-def _usable(call: ParsedToolCall) -> bool:
-    return bool(call.name) and isinstance(call.arguments, dict)

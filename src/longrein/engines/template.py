@@ -72,7 +72,8 @@ def _as_object(arguments: Any) -> Any:
         return arguments
     try:
         return json.loads(arguments)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
+        # Not JSON, an integer of too many digits, or nested too deeply: text, as the model wrote it.
         return arguments
 
 

@@ -58,13 +58,14 @@ def _parse_call(body: str) -> ParsedToolCall | None:
         call = msgspec.json.decode(body, type=_Body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    if not call.name or not _nested_within(call.arguments, MAX_NESTING):
+    if not call.name or not nested_within(call.arguments, MAX_NESTING):
         return None
     raw = f"{OPEN}{body}{CLOSE}"
     return ParsedToolCall(raw=raw, name=call.name, arguments=call.arguments, status=ToolCallParseStatus.OK)
 
 
-def _nested_within(value: Any, levels: int) -> bool:
+def nested_within(value: Any, levels: int) -> bool:
+    """Whether objects and lists lie in each other at most ``levels`` deep."""
     inner: Iterable[Any] = ()
     match value:
         case dict():
@@ -73,7 +74,7 @@ def _nested_within(value: Any, levels: int) -> bool:
             inner = cast("list[Any]", value)
         case _:
             return True
-    return levels > 0 and all(_nested_within(item, levels - 1) for item in inner)
+    return levels > 0 and all(nested_within(item, levels - 1) for item in inner)
 
 
 class TextTokenizer(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from longrein.engines.render import ParsedReply
+from longrein.engines.parsed import ParsedReply
 from longrein.gateway.dialect import AgentFinish, ChatReply
 from longrein.types import Completion, FinishReason, Message
 
