@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
+import struct
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longrein.rollout.buffer import AdmissionRule, RolloutBuffer
+from longrein.errors import WorkerError
+from longrein.rollout.buffer import AdmissionRule, Ledger, MetricsQueue, RolloutBuffer
 from longrein.rollout.group import RewardSettings, score_group
+from longrein.rollout.pipe import Inbox, Outbox
 from tests.traces import TASK, call, rollout
 
 
@@ -49,16 +53,41 @@ def test_a_waiting_trainer_is_never_starved(groups_per_step: int, max_staleness:
 
 
 def test_groups_travel_whole_and_an_empty_queue_says_so() -> None:
-    buffer = RolloutBuffer(multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    reading, writing = context.Pipe(duplex=False)
+    buffer, outbox = RolloutBuffer(Inbox(reading), Ledger(context), lambda: None), Outbox(writing)
     group = score_group("g", TASK, [rollout("a", [call(0, None, [1], [2])])], RewardSettings())
     with pytest.raises(queue.Empty):
         buffer.get(timeout=0.01)
     assert buffer.ledger.taken == 0
-    buffer.put(group)
+    outbox.put(group)
     got = buffer.get(timeout=5)
     assert got.rollouts[0].trace.calls[0].completion.token_ids.tolist() == [2]
     assert buffer.ledger.taken == 1
     assert not buffer.ledger.waiting
     started_s = time.monotonic()
+    for _ in range(3):
+        outbox.put(bytes(1_000_000))
     buffer.close()
     assert time.monotonic() - started_s < 1
+
+
+@pytest.mark.parametrize("written", [b"", b"\0", struct.pack("!i", 5_000_000) + b"half a message"])
+def test_a_writer_that_dies_in_the_middle_ends_the_wait(written: bytes) -> None:
+    context = multiprocessing.get_context("spawn")
+    reading, writing = context.Pipe(duplex=False)
+    os.write(writing.fileno(), written)
+    writing.close()
+
+    def explain() -> None:
+        raise WorkerError("it was killed")
+
+    buffer = RolloutBuffer(Inbox(reading), Ledger(context), explain)
+    with pytest.raises(WorkerError, match="it was killed"):
+        buffer.get(timeout=5)
+    assert not buffer.ledger.waiting
+    with pytest.raises(WorkerError, match="hung up"):
+        RolloutBuffer(Inbox(reading), Ledger(context), lambda: None).get(timeout=5)
+    with pytest.raises(queue.Empty):
+        MetricsQueue(Inbox(reading)).get_nowait()
+    buffer.close()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -24,6 +27,7 @@ from tests import tiny
 from tests.rollout.broken import NoNamespaces
 
 AGENT = tiny.DATA / "agents" / "fickle.py"
+WORKER = "longrein-rollout-worker"
 CHECK = b"""#!/bin/sh
 root="${SANDBOX_ROOT:-}"
 if [ "$(cat answer.txt 2>/dev/null)" = 42 ]; then echo 1; else echo 0; fi > "$root/logs/verifier/reward.txt"
@@ -173,11 +177,36 @@ def test_a_killed_worker_is_noticed(model: Path, tmp_path: Path) -> None:
     worker = make_worker(model, tmp_path, [task("good")])
     worker.start()
     try:
-        worker_process = next(c for c in multiprocessing.active_children() if c.name == "longrein-rollout-worker")
+        worker_process = next(c for c in multiprocessing.active_children() if c.name == WORKER)
         worker_process.kill()
         worker_process.join()
         with pytest.raises(WorkerError, match="exit code -9"):
             worker.check_health()
+    finally:
+        worker.stop()
+
+
+def test_a_worker_killed_while_it_writes_does_not_hang_the_trainer(model: Path, tmp_path: Path) -> None:
+    """Five megabytes do not fit a pipe: the group is half written when its writer dies."""
+    big = msgspec.structs.replace(task("good"), metadata={"big": "x" * 5_000_000})
+    worker = make_worker(model, tmp_path, [big])
+    worker.start()
+    try:
+        while True:
+            try:
+                worker.metrics_queue.get_nowait()
+                break
+            except queue.Empty:
+                worker.check_health()
+                time.sleep(0.1)
+        time.sleep(0.3)
+        os.kill(next(c.pid for c in multiprocessing.active_children() if c.name == WORKER), signal.SIGKILL)
+        started_s = time.monotonic()
+        with pytest.raises(WorkerError, match="exit code -9"):
+            worker.rollout_buffer.get(timeout=1.0)
+        assert time.monotonic() - started_s < 5.0
+        with pytest.raises(queue.Empty):
+            worker.metrics_queue.get_nowait()
     finally:
         worker.stop()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import queue
+from collections.abc import Callable
 from multiprocessing.context import SpawnContext
 from typing import Any
 
 import msgspec
 
+from longrein.errors import WorkerError
+from longrein.rollout.pipe import Inbox
 from longrein.types import RolloutGroup
 
 
@@ -31,11 +34,14 @@ class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger:
-    """Counters shared by both processes: what was taken, and whether the trainer waits."""
+    """Counters shared by both processes: what was taken, and whether the trainer waits.
+
+    Only the trainer writes, so there are no locks that a killed worker could leave locked.
+    """
 
     def __init__(self, context: SpawnContext) -> None:
-        self._taken: Any = context.Value("q", 0)
-        self._waiting: Any = context.Value("b", 0)
+        self._taken: Any = context.Value("q", 0, lock=False)
+        self._waiting: Any = context.Value("b", 0, lock=False)
 
     @property
     def taken(self) -> int:
@@ -49,8 +55,7 @@ class Ledger:
 
     def note_taken(self) -> None:
         """One more group taken."""
-        with self._taken.get_lock():
-            self._taken.value += 1
+        self._taken.value += 1
 
     def note_waiting(self, waiting: bool) -> None:
         """The trainer begins or ends to wait."""
@@ -58,35 +63,57 @@ class Ledger:
 
 
 class RolloutBuffer:
-    """Finished groups, oldest first, on their way to the trainer."""
+    """Finished groups, oldest first, as the trainer takes them.
 
-    def __init__(self, context: SpawnContext) -> None:
-        self.ledger = Ledger(context)
-        self._queue: multiprocessing.Queue[RolloutGroup] = context.Queue()
+    Args:
+        inbox: where the rollout process sends them.
+        ledger: told what is taken.
+        explain_end: called when the pipe has ended; raises :class:`~longrein.errors.WorkerError` with the reason.
+    """
 
-    def put(self, group: RolloutGroup) -> None:
-        """Hand a finished group over (rollout process)."""
-        self._queue.put(group)
+    def __init__(self, inbox: Inbox, ledger: Ledger, explain_end: Callable[[], None]) -> None:
+        self.ledger = ledger
+        self._inbox = inbox
+        self._explain_end = explain_end
 
     def get(self, timeout: float) -> RolloutGroup:
-        """The next finished group (trainer process); waits up to ``timeout`` seconds.
+        """The next finished group; waits up to ``timeout`` seconds.
 
         Raises:
             queue.Empty: none came in time.
+            WorkerError: the rollout worker died.
         """
         self.ledger.note_waiting(True)
         try:
-            group = self._queue.get(timeout=timeout)
+            group: RolloutGroup = self._inbox.get(timeout)
+        except EOFError as error:
+            self._explain_end()
+            raise WorkerError(f"the rollout worker hung up: {error}; see its output above and start again") from error
         finally:
             self.ledger.note_waiting(False)
         self.ledger.note_taken()
         return group
 
-    def discard(self) -> None:
-        """Let the process end although nobody will read what is left (rollout process)."""
-        self._queue.cancel_join_thread()
+    def close(self) -> None:
+        """Drop what is left."""
+        self._inbox.close()
+
+
+class MetricsQueue:
+    """What the rollout process measured, as the trainer takes it."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+
+    def get_nowait(self) -> dict[str, float]:
+        """The next mapping. Raises ``queue.Empty`` when there is none."""
+        try:
+            numbers: dict[str, float] = self._inbox.get(0.0)
+        except EOFError:
+            # Why it ended is told where groups are taken.
+            raise queue.Empty from None
+        return numbers
 
     def close(self) -> None:
-        """Drop what is left (trainer process). Nothing is read: a killed writer may have left half a group."""
-        self._queue.close()
-        self._queue.cancel_join_thread()
+        """Drop what is left."""
+        self._inbox.close()

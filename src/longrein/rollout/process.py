@@ -9,14 +9,15 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from longrein.errors import LongreinError, WorkerError
-from longrein.rollout.buffer import AdmissionRule, RolloutBuffer
+from longrein.rollout.buffer import AdmissionRule, Ledger
 from longrein.rollout.driver import Attempt
 from longrein.rollout.group import RewardSettings, score_group
+from longrein.rollout.pipe import Outbox
 from longrein.rollout.runtime import RolloutRuntime, RuntimeSettings, open_runtime
 from longrein.rollout.schedule import GroupPlan, group_plans
 from longrein.store import RunStore
@@ -53,17 +54,23 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-def worker_main(settings: WorkerSettings, buffer: RolloutBuffer, metrics_queue: Any, control: Connection) -> None:
+class WorkerEnds(msgspec.Struct, frozen=True, kw_only=True):
+    """The rollout process's ends of everything that connects it with the trainer's; they travel at its start."""
+
+    groups: Connection
+    metrics: Connection
+    control: Connection
+    ledger: Ledger
+
+
+def worker_main(settings: WorkerSettings, ends: WorkerEnds) -> None:
     """Entry point of the spawned process. Ctrl-C is the parent's business; its end (EOF) stops us."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        asyncio.run(_Producer(settings, buffer, metrics_queue, control).run())
+        asyncio.run(_Producer(settings, ends).run())
     except LongreinError as error:
-        _report(control, Report(kind="error", message=f"{type(error).__name__}: {error}"))
-    finally:
-        buffer.discard()
-        metrics_queue.cancel_join_thread()
+        _report(ends.control, Report(kind="error", message=f"{type(error).__name__}: {error}"))
 
 
 def _report(control: Connection, report: Report) -> None:
@@ -75,13 +82,12 @@ def _report(control: Connection, report: Report) -> None:
 
 
 class _Producer:
-    def __init__(
-        self, settings: WorkerSettings, buffer: RolloutBuffer, metrics_queue: Any, control: Connection
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, ends: WorkerEnds) -> None:
         self._settings = settings
-        self._buffer = buffer
-        self._metrics_queue = metrics_queue
-        self._control = control
+        self._groups = Outbox(ends.groups)
+        self._metrics = Outbox(ends.metrics)
+        self._control = ends.control
+        self._ledger = ends.ledger
         self._slots = asyncio.Semaphore(settings.runtime.max_inflight)
         self._inflight = 0
         self._started = 0
@@ -114,7 +120,7 @@ class _Producer:
                 if order.kind == "stop":
                     self._stopping = True
                 else:
-                    self._taken_at_version = self._buffer.ledger.taken
+                    self._taken_at_version = self._ledger.taken
         except (EOFError, OSError):
             self._stopping = True
         self._wake.set()
@@ -136,11 +142,11 @@ class _Producer:
                 group.result()
 
     def _may_start(self) -> bool:
-        taken = self._buffer.ledger.taken
+        taken = self._ledger.taken
         return self._settings.admission.admits(
             under_way=self._started - taken,
             taken_this_version=taken - self._taken_at_version,
-            trainer_waits=self._buffer.ledger.waiting,
+            trainer_waits=self._ledger.waiting,
         )
 
     async def _group(self, runtime: RolloutRuntime, store: RunStore, plan: GroupPlan) -> None:
@@ -156,9 +162,9 @@ class _Producer:
             await asyncio.gather(*members, return_exceptions=True)
         group = score_group(plan.group_id, plan.task, rollouts, self._settings.rewards)
         store.append(group)
-        self._buffer.put(group)
+        self._groups.put(group)
         self._finished += 1
-        self._metrics_queue.put(self._numbers(time.monotonic() - started_s))
+        self._metrics.put(self._numbers(time.monotonic() - started_s))
         self._watch_for_futility(group)
         self._wake.set()
 
@@ -180,7 +186,7 @@ class _Producer:
     def _numbers(self, seconds: float) -> dict[str, float]:
         return {
             "inflight": float(self._inflight),
-            "queued_groups": float(max(0, self._finished - self._buffer.ledger.taken)),
+            "queued_groups": float(max(0, self._finished - self._ledger.taken)),
             "group_seconds": seconds,
         }
 

@@ -13,15 +13,18 @@ from typing import Any, cast
 from longrein.engines.base import EngineSpec
 from longrein.errors import ConfigError, WorkerError
 from longrein.gateway.settings import GatewaySettings
-from longrein.rollout.buffer import AdmissionRule, RolloutBuffer
+from longrein.rollout.buffer import AdmissionRule, Ledger, MetricsQueue, RolloutBuffer
 from longrein.rollout.group import RewardFunc, RewardSettings, RolloutRewardFn, harness_reward
-from longrein.rollout.process import Order, Report, WorkerSettings, worker_main
+from longrein.rollout.pipe import Inbox
+from longrein.rollout.process import Order, Report, WorkerEnds, WorkerSettings, worker_main
 from longrein.rollout.runtime import RendererSpec, RuntimeSettings
 from longrein.sessions.base import SessionFactory
 from longrein.types import Task
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 1.5
+END_TIMEOUT_S = 5.0
+"""For a process whose pipe has ended to be seen dead."""
 
 
 class HarnessRolloutWorker:
@@ -98,13 +101,15 @@ class HarnessRolloutWorker:
         )
         _check_picklable(self._settings)
         context = multiprocessing.get_context("spawn")
-        self.rollout_buffer = RolloutBuffer(context)
-        self.metrics_queue: multiprocessing.Queue[dict[str, float]] = context.Queue()
-        self._control, self._child_control = context.Pipe()
+        groups, child_groups = context.Pipe(duplex=False)
+        metrics, child_metrics = context.Pipe(duplex=False)
+        self._control, child_control = context.Pipe()
+        ledger = Ledger(context)
+        self.rollout_buffer = RolloutBuffer(Inbox(groups), ledger, self._explain_end)
+        self.metrics_queue = MetricsQueue(Inbox(metrics))
+        self._ends = WorkerEnds(groups=child_groups, metrics=child_metrics, control=child_control, ledger=ledger)
         self._process: SpawnProcess = context.Process(
-            target=worker_main,
-            args=(self._settings, self.rollout_buffer, self.metrics_queue, self._child_control),
-            name="longrein-rollout-worker",
+            target=worker_main, args=(self._settings, self._ends), name="longrein-rollout-worker"
         )
         self._failure = ""
         self._stopped = False
@@ -121,7 +126,9 @@ class HarnessRolloutWorker:
                 "put the script's work under `if __name__ == '__main__':`"
             )
         self._process.start()
-        self._child_control.close()
+        # Ours must go: while a copy is open here, a worker that dies does not end the pipe.
+        for connection in (self._ends.groups, self._ends.metrics, self._ends.control):
+            connection.close()
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline_s:
             if self._control.poll(0.1) and self._next_report():
@@ -159,7 +166,10 @@ class HarnessRolloutWorker:
         self._control.close()
         self.rollout_buffer.close()
         self.metrics_queue.close()
-        self.metrics_queue.cancel_join_thread()
+
+    def _explain_end(self) -> None:
+        self._process.join(END_TIMEOUT_S)
+        self.check_health()
 
     def _send(self, order: Order) -> None:
         try:
