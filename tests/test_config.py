@@ -45,6 +45,8 @@ def test_a_good_file_has_defaults_and_absolute_paths(tmp_path: Path) -> None:
         ("[train]\nlearning_rate = -1.0", "train.learning_rate", "-1.0", "> 0"),
         ("[rollout]\nmax_tokens = 4096", "rollout.max_tokens", "4096", "below model.context_length"),
         ("[eval]\npass_at = [4]", "eval.pass_at", "[4]", "k <= eval.samples"),
+        ("[train]\nlearning_rate = inf", "train.learning_rate", "inf", "finite"),
+        ("[tasks]\neval_count = 0\n[eval]\nrequire_improvement = true", "eval.require_improvement", "True", "compared"),
         ('[sandbox]\nbackend = "chroot"', "sandbox.backend", "'chroot'", "Invalid enum value"),
     ],
 )
@@ -79,3 +81,9 @@ def test_overrides_are_checked_like_the_file(tmp_path: Path) -> None:
     assert load_config(path, {"train.max_steps": 3}).train.max_steps == 3
     with pytest.raises(ConfigError, match=r"train\.max_steps = 0"):
         load_config(path, {"train.max_steps": 0})
+
+
+def test_an_override_below_something_that_is_no_table_is_a_problem_like_any_other(tmp_path: Path) -> None:
+    path = write(tmp_path, 'output_dir = "x"\nmodel = "foo"\n')
+    with pytest.raises(ConfigError, match=r"model = 'foo': must be a table"):
+        load_config(path, {"model.path": "bar"})

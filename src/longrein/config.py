@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -184,9 +185,9 @@ def load_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfi
         raise ConfigError(f"{path}: cannot read the run file: {error}. Give the path of a TOML run file.") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}. Mend the file at that line.") from error
-    for key, value in (overrides or {}).items():
-        _set(data, key.split("."), value)
     problems: list[Problem] = []
+    for key, value in (overrides or {}).items():
+        _set(data, key.split("."), value, problems)
     config = _decode(RunConfig, data, "", problems)
     if config is None:
         raise config_error(str(path), problems)
@@ -197,9 +198,13 @@ def load_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfi
     return config
 
 
-def _set(data: dict[str, Any], keys: list[str], value: Any) -> None:
-    for key in keys[:-1]:
-        data = data.setdefault(key, {})
+def _set(data: dict[str, Any], keys: list[str], value: Any, problems: list[Problem]) -> None:
+    for depth, key in enumerate(keys[:-1]):
+        below = data.setdefault(key, {})
+        if not isinstance(below, dict):
+            problems.append(Problem(key=".".join(keys[: depth + 1]), value=below, fix="must be a table"))
+            return
+        data = cast(dict[str, Any], below)
     data[keys[-1]] = value
 
 
@@ -229,10 +234,13 @@ def _decode_field(kind: object, value: Any, key: str, problems: list[Problem]) -
     if isinstance(kind, type) and issubclass(kind, Section):
         return _decode(kind, value, key + ".", problems)
     try:
-        return msgspec.convert(value, cast(Any, kind), strict=True)
+        converted = msgspec.convert(value, cast(Any, kind), strict=True)
     except msgspec.ValidationError as error:
         problems.append(Problem(key=key, value=value, fix=str(error)))
         return None
+    if isinstance(converted, float) and not math.isfinite(converted):
+        problems.append(Problem(key=key, value=value, fix="must be a finite number"))
+    return converted
 
 
 def _absolute(config: RunConfig, folder: Path) -> RunConfig:
@@ -275,6 +283,9 @@ def _impossible(config: RunConfig) -> list[Problem]:
     if config.rollout.max_tokens >= config.model.context_length:
         fix = f"must be below model.context_length ({config.model.context_length})"
         problems.append(Problem(key="rollout.max_tokens", value=config.rollout.max_tokens, fix=fix))
+    if config.eval.require_improvement and not config.tasks.eval_count:
+        fix = "needs tasks.eval_count of at least 2, or nothing can be compared"
+        problems.append(Problem(key="eval.require_improvement", value=True, fix=fix))
     too_many = [k for k in config.eval.pass_at if k > config.eval.samples]
     if too_many:
         fix = f"pass@k needs k <= eval.samples ({config.eval.samples})"

@@ -21,13 +21,38 @@ def test_every_invariant_of_this_stage_has_a_mutant() -> None:
     assert covered >= {1, 2, 3, 4, 6, 7}
 
 
+def copy_of_the_code(folder: Path) -> None:
+    for name in ("src", "tests", "examples"):
+        shutil.copytree(REPO / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPO / "pyproject.toml", folder)
+
+
+def run_tests(folder: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+
+
+@pytest.mark.mutant
+def test_the_property_tests_pass_in_an_unbroken_copy(tmp_path: Path) -> None:
+    """Without this, a mutant could be noticed only because its test cannot run in the copy."""
+    copy_of_the_code(tmp_path)
+    tests = sorted({tomllib.loads((HERE / f"{name}.toml").read_text())["test"] for name in MUTANTS})
+    result = run_tests(tmp_path, tests)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
+
+
 @pytest.mark.mutant
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_property_test_fails_on_the_broken_code(name: str, tmp_path: Path) -> None:
     test = tomllib.loads((HERE / f"{name}.toml").read_text())["test"]
-    for folder in ("src", "tests", "examples"):
-        shutil.copytree(REPO / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(REPO / "pyproject.toml", tmp_path)
+    copy_of_the_code(tmp_path)
     applied = subprocess.run(
         ["git", "apply", "--verbose", str(HERE / f"{name}.patch")],
         cwd=tmp_path,
@@ -36,16 +61,7 @@ def test_the_property_test_fails_on_the_broken_code(name: str, tmp_path: Path) -
         check=False,
     )
     assert applied.returncode == 0, f"{name}.patch no longer applies; regenerate it:\n{applied.stderr}"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    result = run_tests(tmp_path, [test])
     # 1 is "tests failed"; 2, 4 and 5 would mean that pytest could not even run it.
     assert result.returncode == 1, f"{test} did not notice {name}:\n{result.stdout[-3000:]}{result.stderr[-1000:]}"
     assert " failed" in result.stdout, result.stdout[-2000:]

@@ -43,7 +43,12 @@ def read_run_file(arguments: argparse.Namespace) -> RunConfig:
     if arguments.model:
         # The template and parser of a run file belong to its model, not to another one.
         path = str(Path(arguments.model).resolve()) if Path(arguments.model).exists() else arguments.model
-        overrides |= {"model.path": path, "model.chat_template": "", "model.tool_parser": "auto"}
+        overrides |= {
+            "model.path": path,
+            "model.chat_template": "",
+            "model.tool_parser": "auto",
+            "model.renderer": "auto",
+        }
     if arguments.output_dir:
         overrides["output_dir"] = str(Path(arguments.output_dir).resolve())
     for pair in arguments.set:

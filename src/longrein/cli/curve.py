@@ -5,10 +5,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+import msgspec
+
 from longrein.rollout.evaluate import EvalReport
+
+
+class _Step(msgspec.Struct, frozen=True, kw_only=True):
+    step: int
+    reward: float | None = None
 
 
 def draw_curve(run_dir: Path, before: EvalReport | None, after: EvalReport | None) -> Path | None:
@@ -47,5 +53,13 @@ def draw_curve(run_dir: Path, before: EvalReport | None, after: EvalReport | Non
 def _points(path: Path) -> list[tuple[int, float]]:
     if not path.is_file():
         return []
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [(line["step"], line["reward"]) for line in lines if line.get("reward") is not None]
+    found: list[tuple[int, float]] = []
+    for line in path.read_bytes().splitlines():
+        try:
+            entry = msgspec.json.decode(line, type=_Step)
+        except msgspec.DecodeError:
+            # The last line of a run that was cut off.
+            continue
+        if entry.reward is not None:
+            found.append((entry.step, entry.reward))
+    return found

@@ -18,7 +18,8 @@ from longrein.engines.base import EngineSpec
 from longrein.engines.local.process import LocalEngineProcess
 from longrein.rollout.evaluate import EvalReport, evaluate
 from longrein.rollout.runtime import open_runtime
-from longrein.types import Rollout, Task
+from longrein.store import RunStore
+from longrein.types import Rollout, RolloutGroup, Task
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,12 +42,17 @@ def evaluate_model(
 ) -> EvalReport:
     """Evaluate whatever the engine serves now, with a progress bar, and print the result."""
 
+    store = RunStore(Path(config.output_dir) / f"eval-{label}".replace(" ", "-").lower())
+    by_id = {task.task_id: task for task in held_out}
+
     async def run_all() -> EvalReport:
         async with open_runtime(parts.runtime_settings(config, engine)) as runtime:
             with Progress(console=console, transient=True) as progress:
                 bar = progress.add_task(label, total=len(held_out) * config.eval.samples)
 
-                def advance(_rollout: Rollout) -> None:
+                def keep(rollout: Rollout) -> None:
+                    task = by_id[rollout.task_id]
+                    store.append(RolloutGroup(group_id=rollout.rollout_id, task=task, rollouts=(rollout,)))
                     progress.advance(bar)
 
                 return await evaluate(
@@ -56,7 +62,7 @@ def evaluate_model(
                     pass_at=config.eval.pass_at,
                     max_inflight=config.rollout.max_inflight,
                     label=label,
-                    on_rollout=advance,
+                    on_rollout=keep,
                 )
 
     report = asyncio.run(run_all())

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from longrein.cli.command import Command
+from longrein.cli.interrupt import EXIT_CODE, MESSAGE, bounded_interrupt
 from longrein.errors import LongreinError
 
 COMMANDS = ("train", "sft", "evaluate")
@@ -32,13 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=os.environ.get("LONGREIN_LOG", "WARNING").upper(), format="%(levelname)s %(name)s: %(message)s"
     )
     try:
-        return int(arguments.run(arguments))
+        with bounded_interrupt():
+            return int(arguments.run(arguments))
     except LongreinError as error:
         print(f"longrein: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("longrein: interrupted; finished rollouts and metrics are in the run directory", file=sys.stderr)
-        return 130
+        print(MESSAGE, file=sys.stderr)
+        return EXIT_CODE
 
 
 def _share_cores() -> None:

@@ -1,7 +1,7 @@
 """Model names -> folders: the engine and the trainer load one and the same copy."""
 
 # huggingface_hub is partly untyped.
-# pyright: reportUnknownVariableType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -37,3 +37,16 @@ def model_folder(model: str) -> str:
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         first_line = str(error).strip().splitlines()[0]
         raise ConfigError(f"no such folder, and it cannot be had from the hub: {first_line}") from error
+
+
+def check_context_length(config: RunConfig) -> None:
+    """Raise :class:`~longrein.errors.ConfigError` when the run asks for more context than the model has positions."""
+    from transformers import AutoConfig
+
+    try:
+        text_config = AutoConfig.from_pretrained(model_folder(config.model.path)).get_text_config()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the model's config.json cannot be read: {error}") from error
+    limit = getattr(text_config, "max_position_embeddings", None)
+    if limit is not None and config.model.context_length > limit:
+        raise ConfigError(f"the model has {limit} positions; give at most that")

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
+from msgspec.structs import replace
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from longrein.cli.model_folder import with_model_folder
+from longrein.cli.model_folder import check_context_length, with_model_folder
 from longrein.config import Problem, RunConfig, config_error
 from longrein.engines.base import EngineSpec
 from longrein.engines.local.process import LocalEngineConfig
@@ -35,10 +36,14 @@ def checked(config: RunConfig, source: str) -> RunConfig:
         ConfigError: every problem in one message, each with file, key, value and fix.
     """
     problems: list[Problem] = []
+    where = "tasks.folder" if config.tasks.source == "harbor" else "tasks.families"
+    tasks_value: object = config.tasks.folder or list(config.tasks.families)
     probes: tuple[tuple[str, object, Callable[[], object]], ...] = (
         ("harness.name", config.harness.name, lambda: harness(config).check()),
-        ("tasks.families", list(config.tasks.families), lambda: tasks(config, "train")),
+        ("sandbox.backend", config.sandbox.backend, lambda: choose_backend(config.sandbox.backend)),
+        (where, tasks_value, lambda: (tasks(config, "train"), tasks(config, "test"))),
         ("model.path", config.model.path, lambda: renderer_spec(with_model_folder(config)).load()),
+        ("model.context_length", config.model.context_length, lambda: check_context_length(config)),
     )
     for key, value, probe in probes:
         try:
@@ -85,16 +90,17 @@ def source(config: RunConfig) -> TaskSource:
 
 
 def tasks(config: RunConfig, split: Split) -> Sequence[Task]:
-    """The run's tasks of a split, with the run file's time limit.
+    """The run's tasks of a split, with the run file's time limit where it gives one.
 
     Raises:
-        TaskError: unknown family, bad task directory.
+        TaskError: unknown family, bad task directory, or too few tasks for two splits.
     """
     count = config.tasks.train_count if split == "train" else config.tasks.eval_count
     found = source(config).tasks(split, count, config.seed)
     if not found and count:
-        raise TaskError(f"no {split} tasks found; check the families or the folder")
-    return found
+        raise TaskError(f"there is no task left for the {split} split; add tasks, or set tasks.eval_count = 0")
+    timeout_s = config.rollout.agent_timeout_s
+    return found if timeout_s is None else [replace(task, agent_timeout_s=timeout_s) for task in found]
 
 
 def session_factory(config: RunConfig) -> AgentSessionFactory:

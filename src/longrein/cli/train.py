@@ -14,6 +14,7 @@ from longrein.cli.command import Command, add_run_arguments, read_run_file
 from longrein.cli.curve import draw_curve
 from longrein.cli.evaluate import evaluate_model, save_report
 from longrein.cli.grpo import train_grpo
+from longrein.cli.run_directory import set_aside
 from longrein.cli.sft import warm_start
 from longrein.config import RunConfig
 from longrein.engines.local.process import LocalEngineProcess
@@ -25,6 +26,9 @@ def run(arguments: argparse.Namespace) -> int:
     """The whole run. Returns 1 when a demanded improvement is missing."""
     config = parts.checked(read_run_file(arguments), str(arguments.run_file))
     run_dir = Path(config.output_dir)
+    moved = set_aside(run_dir)
+    if moved:
+        print(f"an earlier run stands in {run_dir}; it is now {moved}")
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config)))
     engine = LocalEngineProcess(parts.engine_config(config))
