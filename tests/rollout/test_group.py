@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from longrein.errors import ConfigError
 from longrein.rollout.group import RewardSettings, advantages, score_group, transcript
+from longrein.types import Outcome
 from tests.traces import TASK, call, failed, rollout
 
 rewards_or_none = st.lists(st.none() | st.floats(-3, 3), min_size=1, max_size=8)
@@ -82,6 +84,20 @@ def test_a_reward_function_of_the_wrong_length_is_named() -> None:
 
     with pytest.raises(ConfigError, match="short returned 1 values for 2 rollouts"):
         score_group("g", TASK, [rollout("a", []), rollout("b", [])], RewardSettings(reward_funcs=(short,)))
+
+
+@pytest.mark.parametrize("bad", [lambda **_: 1 / 0, lambda **_: None, lambda **_: ["good", "bad"]])
+def test_whatever_a_reward_function_does_wrong_is_one_error_that_names_it(bad: Callable[..., list[float]]) -> None:
+    bad.__name__ = "brevity"
+    members = [rollout("a", []), rollout("b", [])]
+    with pytest.raises(ConfigError, match=r"reward function brevity failed on task t: \w+Error: .*"):
+        score_group("g", TASK, members, RewardSettings(reward_funcs=(bad,)))
+    with pytest.raises(ConfigError, match=r"reward function judge failed on task t: KeyError: 'x'"):
+        score_group("g", TASK, members, RewardSettings(rollout_reward_fn=judge))
+
+
+def judge(outcome: Outcome) -> float:
+    return outcome.metrics["x"]
 
 
 def test_the_transcript_is_the_agents_own_conversation_with_its_last_reply() -> None:

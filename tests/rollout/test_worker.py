@@ -24,7 +24,7 @@ from longrein.sessions.agent import AgentSessionFactory
 from longrein.store import read_groups
 from longrein.types import RolloutGroup, Task
 from tests import tiny
-from tests.rollout.broken import NoNamespaces
+from tests.rollout.broken import FactoryWithABug, NoNamespaces, divides_by_zero, takes_an_hour
 
 AGENT = tiny.DATA / "agents" / "fickle.py"
 WORKER = "longrein-rollout-worker"
@@ -64,12 +64,11 @@ def make_worker(
         "context_length": 2048,
         **options,
     }
+    factory = AgentSessionFactory(
+        harness=Command.python_script(str(AGENT)), backend=backend or choose_backend("auto"), limits=SandboxLimits()
+    )
     return HarnessRolloutWorker(
-        harness_session_factory=AgentSessionFactory(
-            harness=Command.python_script(str(AGENT)),
-            backend=backend or choose_backend("auto"),
-            limits=SandboxLimits(),
-        ),
+        harness_session_factory=settings.pop("harness_session_factory", factory),  # type: ignore[arg-type]
         model_name=str(model),
         dataset=tasks,
         engine=ScriptedEngineSpec(model=str(model), turns=({"role": "assistant", "content": "ok"},)),
@@ -149,9 +148,7 @@ def test_a_sandbox_that_cannot_start_is_retried_then_counted_then_stops_the_run(
         assert all(rollout.metrics["retries"] >= 1 for rollout in group.rollouts)
         assert counter.stat().st_size >= 4
         with pytest.raises(WorkerError, match=r"\d+ groups in a row without one scored rollout.*no user namespaces"):
-            for _ in range(300):
-                worker.check_health()
-                time.sleep(0.1)
+            health(worker)
     finally:
         worker.stop()
 
@@ -209,6 +206,47 @@ def test_a_worker_killed_while_it_writes_does_not_hang_the_trainer(model: Path, 
             worker.metrics_queue.get_nowait()
     finally:
         worker.stop()
+
+
+def health(worker: HarnessRolloutWorker) -> None:
+    for _ in range(300):
+        worker.check_health()
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "says", "written"),
+    [
+        ({"reward_funcs": [divides_by_zero]}, "ConfigError: reward function divides_by_zero failed on task good", True),
+        ({"harness_session_factory": FactoryWithABug()}, "AttributeError: a typo of the user's", False),
+    ],
+)
+def test_what_ends_a_worker_is_told(
+    model: Path, tmp_path: Path, options: dict[str, object], says: str, written: bool
+) -> None:
+    worker = make_worker(model, tmp_path, [task("good")], **options)
+    worker.start()
+    try:
+        with pytest.raises(WorkerError, match=says):
+            health(worker)
+    finally:
+        worker.stop()
+    assert bool(list(read_groups(tmp_path))) == written
+
+
+def test_a_judge_that_hangs_holds_up_neither_the_stop_nor_the_disk(model: Path, tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    judged = msgspec.structs.replace(task("good"), metadata={"began": str(began)})
+    worker = make_worker(model, tmp_path, [judged], rollout_reward_fn=takes_an_hour)
+    worker.start()
+    while not began.exists():
+        worker.check_health()
+        time.sleep(0.1)
+    started_s = time.monotonic()
+    worker.stop()
+    assert time.monotonic() - started_s < 2.0
+    (group,) = read_groups(tmp_path)
+    assert all(rollout.trace.sampled_tokens for rollout in group.rollouts)
 
 
 def test_what_cannot_travel_is_named_before_anything_starts(model: Path, tmp_path: Path) -> None:

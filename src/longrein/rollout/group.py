@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -38,7 +39,7 @@ def score_group(group_id: str, task: Task, rollouts: Sequence[Rollout], settings
     """Reward every rollout and compute advantages inside the group.
 
     Raises:
-        ConfigError: a reward function returned the wrong number of values.
+        ConfigError: a reward function raised, or returned something other than one number or ``None`` a rollout.
     """
     base = [_base_reward(task, rollout, settings) for rollout in rollouts]
     added = _added_rewards(task, rollouts, base, settings)
@@ -90,7 +91,9 @@ def _base_reward(task: Task, rollout: Rollout, settings: RewardSettings) -> floa
     outcome = Outcome(
         task=task, status=rollout.status, trace=rollout.trace, score=rollout.score, metrics=rollout.metrics
     )
-    return _finite(settings.rollout_reward_fn(outcome))
+    with _named(settings.rollout_reward_fn, task):
+        reward = settings.rollout_reward_fn(outcome)
+        return _finite(None if reward is None else float(reward))
 
 
 def _added_rewards(
@@ -106,15 +109,31 @@ def _added_rewards(
     }
     totals = [0.0] * len(rollouts)
     for function in settings.reward_funcs:
-        values = list(function(**columns))
+        with _named(function, task):
+            values = [0.0 if value is None else float(value) for value in function(**columns)]
         if len(values) != len(rollouts):
-            name = getattr(function, "__name__", repr(function))
             raise ConfigError(
-                f"reward function {name} returned {len(values)} values for {len(rollouts)} rollouts; "
-                "return one a rollout"
+                f"reward function {_name(function)} returned {len(values)} values for {len(rollouts)} rollouts of task "
+                f"{task.task_id}; return one a rollout"
             )
-        totals = [total + (value or 0.0) for total, value in zip(totals, values, strict=True)]
+        totals = [total + value for total, value in zip(totals, values, strict=True)]
     return totals
+
+
+@contextmanager
+def _named(function: Callable[..., Any], task: Task) -> Generator[None, None, None]:
+    """Whatever a user's function raises becomes one error that names it."""
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError(
+            f"reward function {_name(function)} failed on task {task.task_id}: {type(error).__name__}: {error}. Mend "
+            "it and start again; the rollouts are in the run directory."
+        ) from error
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", repr(function)))
 
 
 def _finite(reward: float | None) -> float | None:

@@ -16,10 +16,12 @@ import msgspec
 from longrein.errors import LongreinError, WorkerError
 from longrein.rollout.buffer import AdmissionRule, Ledger
 from longrein.rollout.driver import Attempt
-from longrein.rollout.group import RewardSettings, score_group
+from longrein.rollout.group import RewardSettings
 from longrein.rollout.pipe import Outbox
 from longrein.rollout.runtime import RolloutRuntime, RuntimeSettings, open_runtime
 from longrein.rollout.schedule import GroupPlan, group_plans
+from longrein.rollout.settle import Settler
+from longrein.rollout.together import together
 from longrein.store import RunStore
 from longrein.types import Rollout, RolloutGroup, Task
 
@@ -71,6 +73,10 @@ def worker_main(settings: WorkerSettings, ends: WorkerEnds) -> None:
         asyncio.run(_Producer(settings, ends).run())
     except LongreinError as error:
         _report(ends.control, Report(kind="error", message=f"{type(error).__name__}: {error}"))
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error} (unexpected; its traceback is in the output above)"
+        _report(ends.control, Report(kind="error", message=reason))
+        raise
 
 
 def _report(control: Connection, report: Report) -> None:
@@ -100,18 +106,19 @@ class _Producer:
     async def run(self) -> None:
         """Produce until told to stop."""
         loop = asyncio.get_running_loop()
-        store = RunStore(Path(self._settings.output_dir))
+        settler = Settler(RunStore(Path(self._settings.output_dir)), self._settings.rewards)
         async with open_runtime(self._settings.runtime) as runtime:
             loop.add_reader(self._control.fileno(), self._read_orders)
             _report(self._control, Report(kind="ready"))
             groups: set[asyncio.Task[None]] = set()
             try:
-                await self._produce(runtime, store, groups)
+                await self._produce(runtime, settler, groups)
             finally:
                 loop.remove_reader(self._control.fileno())
                 for group in groups:
                     group.cancel()
                 await asyncio.gather(*groups, return_exceptions=True)
+                settler.close()
 
     def _read_orders(self) -> None:
         try:
@@ -125,14 +132,14 @@ class _Producer:
             self._stopping = True
         self._wake.set()
 
-    async def _produce(self, runtime: RolloutRuntime, store: RunStore, groups: set[asyncio.Task[None]]) -> None:
+    async def _produce(self, runtime: RolloutRuntime, settler: Settler, groups: set[asyncio.Task[None]]) -> None:
         plans: Iterator[GroupPlan] = group_plans(
             self._settings.tasks, seed=self._settings.seed, shuffle=self._settings.shuffle
         )
         while not self._stopping:
             while not self._stopping and self._may_start():
                 self._started += 1
-                groups.add(asyncio.create_task(self._group(runtime, store, next(plans))))
+                groups.add(asyncio.create_task(self._group(runtime, settler, next(plans))))
             # The ledger lives in shared memory and wakes nobody, hence the short timeout.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=0.05)
@@ -149,19 +156,12 @@ class _Producer:
             trainer_waits=self._ledger.waiting,
         )
 
-    async def _group(self, runtime: RolloutRuntime, store: RunStore, plan: GroupPlan) -> None:
+    async def _group(self, runtime: RolloutRuntime, settler: Settler, plan: GroupPlan) -> None:
         started_s = time.monotonic()
-        members = [
-            asyncio.create_task(self._attempt(runtime, plan, index)) for index in range(self._settings.num_generations)
-        ]
-        try:
-            rollouts = [await member for member in members]
-        finally:
-            for member in members:
-                member.cancel()
-            await asyncio.gather(*members, return_exceptions=True)
-        group = score_group(plan.group_id, plan.task, rollouts, self._settings.rewards)
-        store.append(group)
+        rollouts = await together(
+            self._attempt(runtime, plan, index) for index in range(self._settings.num_generations)
+        )
+        group = await settler.settle(RolloutGroup(group_id=plan.group_id, task=plan.task, rollouts=tuple(rollouts)))
         self._groups.put(group)
         self._finished += 1
         self._metrics.put(self._numbers(time.monotonic() - started_s))
