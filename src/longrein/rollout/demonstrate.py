@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Sequence
 
 import msgspec
@@ -12,7 +13,10 @@ from longrein.engines.scripted import ScriptedEngine
 from longrein.errors import TaskError
 from longrein.rollout.driver import Attempt
 from longrein.rollout.runtime import RolloutRuntime
+from longrein.rollout.together import together
 from longrein.types import Message, Rollout, Task
+
+LOG = logging.getLogger(__name__)
 
 
 class OracleVoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,8 +53,11 @@ async def demonstrate(
 ) -> list[Rollout]:
     """Run the oracle on every task; returns the rollouts that the verifier gave full marks.
 
+    Unscorable ones are a fault of the machine, not of the task: they are left out, and their number is logged.
+
     Raises:
-        TaskError: a task without an oracle, or an oracle that the verifier does not accept.
+        TaskError: a task without an oracle, an oracle that the verifier does not accept, or fewer than half of the
+            demonstrations left.
     """
     slots = asyncio.Semaphore(max_inflight)
 
@@ -60,15 +67,26 @@ async def demonstrate(
             engine.tell(attempt.rollout_id, voice.turns(task))
             return await runtime.driver.run(attempt)
 
-    rollouts = await asyncio.gather(*(one(number, task) for number, task in enumerate(tasks)))
-    bad = [rollout for rollout in rollouts if rollout.score.reward is None or rollout.score.reward < 1.0]
+    return _accepted(await together(one(number, task) for number, task in enumerate(tasks)))
+
+
+def _accepted(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    scored = [rollout for rollout in rollouts if rollout.score.reward is not None]
+    bad = [rollout for rollout in scored if rollout.score.reward is not None and rollout.score.reward < 1.0]
     if bad:
         raise TaskError(
             f"{len(bad)} of {len(rollouts)} oracle rollouts did not get reward 1; the first is {bad[0].task_id}: "
             f"{_why(bad[0])}. Check the task's oracle with its tests, and [sft] tool and argument against the "
             "agent's tool."
         )
-    return rollouts
+    if len(scored) < len(rollouts):
+        first = next(rollout for rollout in rollouts if rollout.score.reward is None)
+        said = f"{len(rollouts) - len(scored)} of {len(rollouts)} oracle rollouts could not be scored"
+        why = f"the first is {first.task_id}: {_why(first)}"
+        if 2 * len(scored) < len(rollouts):
+            raise TaskError(f"{said}; {why}. Mend the cause (try `longrein doctor`) and start again.")
+        LOG.warning("%s and are left out; %s", said, why)
+    return scored
 
 
 def _why(rollout: Rollout) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from longrein.errors import ConfigError
 from longrein.rollout.driver import Attempt
 from longrein.rollout.runtime import RolloutRuntime
+from longrein.rollout.together import together
 from longrein.types import Rollout, Task
 
 Z_95 = NormalDist().inv_cdf(0.975)
@@ -60,6 +61,7 @@ async def evaluate(
 
     Raises:
         ConfigError: no tasks, or ``k > samples`` for a pass@k.
+        LongreinError: whatever the first failing rollout raised; the others are cancelled.
     """
     if not tasks:
         raise ConfigError("evaluate: no tasks; set tasks.eval_count to at least 1")
@@ -75,7 +77,7 @@ async def evaluate(
         on_rollout(rollout)
         return rollout
 
-    rollouts = await asyncio.gather(*(one(n, task, s) for n, task in enumerate(tasks) for s in range(samples)))
+    rollouts = await together(one(n, task, s) for n, task in enumerate(tasks) for s in range(samples))
     by_task = [rollouts[i * samples : (i + 1) * samples] for i in range(len(tasks))]
     return report([task.task_id for task in tasks], by_task, pass_at)
 
