@@ -20,6 +20,7 @@ from longrein.sandboxes.leftovers import processes_of
 from longrein.sandboxes.local import SubprocessBackend
 from longrein.sessions.agent import AgentSession, AgentSessionFactory
 from longrein.types import Endpoint, Score, Task
+from tests.sandboxes.sticky import Sticky
 
 pytestmark = pytest.mark.filterwarnings("ignore:sandboxes are plain subprocesses:RuntimeWarning")
 CHECK = b"""#!/bin/sh
@@ -168,6 +169,16 @@ async def test_a_sandbox_that_does_not_start_is_tried_again(backend: SandboxBack
     with pytest.raises(SandboxError, match="no space"):
         await session(shell("true"), broken, endpoint)
     assert broken.tries == 3
+
+
+async def test_folders_that_cannot_be_removed_cost_no_verdict(
+    backend: SandboxBackend, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await session(shell("echo 42 > answer.txt"), Sticky(backend), endpoint)
+    await one.run()
+    assert await one.verify() == Score(reward=1.0)
+    await one.close()
+    assert "could not be removed" in caplog.text
 
 
 async def test_the_factory_travels_to_other_processes(backend: SandboxBackend, endpoint: Endpoint) -> None:

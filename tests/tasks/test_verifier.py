@@ -11,8 +11,9 @@ from longrein.errors import SandboxError, TaskError
 from longrein.sandboxes.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec, WorkFile, WorkTree
 from longrein.sandboxes.bubblewrap import BubblewrapBackend
 from longrein.sandboxes.local import SubprocessBackend
-from longrein.tasks.verifier import verify
+from longrein.tasks.verifier import check_task, verify
 from longrein.types import Score, Task
+from tests.sandboxes.sticky import Sticky
 
 pytestmark = pytest.mark.filterwarnings("ignore:sandboxes are plain subprocesses:RuntimeWarning")
 LOGS = '"${SANDBOX_ROOT:-}/logs/verifier/'
@@ -68,6 +69,12 @@ async def test_the_reward_file_decides_not_the_exit_code(backend: SandboxBackend
         (f'echo many > {LOGS}reward.txt"', "no number"),
         (f'echo "[1]" > {LOGS}reward.json"', "cannot be read"),
         (f"""echo '{{"score": 1}}' > {LOGS}reward.json" """, "no number 'reward'"),
+        (f"""printf '{{"reward": %0400d}}' 1 | tr 0 9 > {LOGS}reward.json" """, "not a finite number"),
+        (
+            f"""(printf '{{"reward": 1, "deep": '; printf '%099999d' 0 | tr 0 '[') > {LOGS}reward.json" """,
+            "cannot be read",
+        ),
+        (f"""printf '{{"reward": 1, "x": "\\377"}}' > {LOGS}reward.json" """, "cannot be read"),
         (f'echo 1 > {LOGS}reward.txt"; kill -SEGV $$', "signal 11"),
         (f'ln -s /etc/hostname {LOGS}reward.txt"', "wrote no reward"),
     ],
@@ -84,9 +91,64 @@ async def test_a_verifier_that_hangs(backend: SandboxBackend) -> None:
     assert "0.3 s" in verdict.reason
 
 
+async def test_a_metric_too_large_for_a_float_is_dropped(backend: SandboxBackend) -> None:
+    script = f"""printf '{{"reward": 1, "big": %0400d}}' 1 | tr 0 9 > {LOGS}reward.json" """
+    assert await score(backend, judged_by(script)) == Score(reward=1.0)
+
+
 async def test_a_task_without_tests_is_an_error(backend: SandboxBackend) -> None:
     with pytest.raises(TaskError, match=r"tests/test\.sh"):
         await score(backend, Task(task_id="t", prompt="p"))
+
+
+def test_tasks_can_be_checked_beforehand() -> None:
+    check_task(judged_by("true"))
+    with pytest.raises(TaskError, match=r"tests/test\.sh"):
+        check_task(Task(task_id="t", prompt="p"))
+    for path in ("../x", "/etc/x", "a/../../x", ""):
+        with pytest.raises(TaskError, match="leaves its folder"):
+            check_task(Task(task_id="t", prompt="p", files={path: b""}, tests={"test.sh": b""}))
+
+
+CAT = f'if [ "$(cat code.txt)" = 729 ]; then echo 1; else echo 0; fi > {LOGS}reward.txt"'
+
+
+async def test_work_that_was_not_collected_is_not_judged(backend: SandboxBackend) -> None:
+    work = WorkTree(left_out=("big.bin",))
+    verdict = await score(backend, judged_by(CAT), work)
+    assert verdict.reward is None and "work left out: big.bin" in verdict.reason
+    many = WorkTree(left_out=tuple(f"f{number}" for number in range(30)))
+    assert "f4 and 25 more" in (await score(backend, judged_by(CAT), many)).reason
+
+
+@pytest.mark.parametrize(
+    ("make", "reward"),
+    [
+        ("truncate -s 100M code.txt", None),
+        ("seq 500 | xargs touch; echo 729 > zcode.txt", None),
+        ("mkfifo code.txt", 0.0),
+        ("ln -s /dev/zero code.txt", 0.0),
+        ("mkdir a; ln -s ../../../../dev a/dev; ln -s a/dev/zero code.txt", 0.0),
+        ("echo 729 > number; ln -s number code.txt", 1.0),
+    ],
+)
+async def test_what_an_agent_leaves_can_neither_hang_the_judge_nor_hide(
+    backend: SandboxBackend, make: str, reward: float | None
+) -> None:
+    sandbox = await backend.create(SandboxSpec(limits=SandboxLimits(collect_bytes=1 << 20, collect_entries=100)))
+    assert (await sandbox.exec(("bash", "-c", make), timeout_s=20)).exit_code == 0
+    work = await sandbox.collect()
+    await sandbox.close()
+    verdict = await score(backend, judged_by(CAT, timeout_s=5.0), work)
+    assert verdict.reward == reward, verdict.reason
+
+
+async def test_a_folder_that_cannot_be_removed_costs_no_verdict(
+    backend: SandboxBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    sticky = Sticky(backend)
+    assert await score(sticky, judged_by(f'echo 1 > {LOGS}reward.txt"')) == Score(reward=1.0)
+    assert sticky.created == 1 and "could not be removed" in caplog.text
 
 
 class Flaky:

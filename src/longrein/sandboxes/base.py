@@ -38,7 +38,9 @@ class WorkTree(msgspec.Struct, frozen=True, kw_only=True):
     """Path -> target, as text; nothing of ours ever follows one."""
     folders: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    """Paths not collected: over the limits, unreadable, or neither file, folder nor symlink."""
+    """Work that was not collected: over the limits, unreadable, or with a name that is not UTF-8. The first 1000."""
+    special: tuple[str, ...] = ()
+    """What holds no work: named pipes, sockets, devices. Never opened, never collected. The first 1000."""
 
 
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):

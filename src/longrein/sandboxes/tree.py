@@ -72,7 +72,11 @@ class PrivateTree:
         with self._folder([]) as root:
             walk.run(root)
         return WorkTree(
-            files=walk.files, symlinks=walk.symlinks, folders=tuple(walk.folders), left_out=tuple(walk.left_out)
+            files=walk.files,
+            symlinks=walk.symlinks,
+            folders=tuple(walk.folders),
+            left_out=tuple(walk.left_out),
+            special=tuple(walk.special),
         )
 
     def restore(self, tree: WorkTree) -> None:
@@ -135,13 +139,14 @@ class _Walk:
     """One walk over a tree, without recursion: depth is the agent's to choose."""
 
     _MAX_DEPTH = 64
-    _MAX_LEFT_OUT = 1000
+    _MAX_NAMED = 1000
 
     def __init__(self, limits: SandboxLimits) -> None:
         self.files: dict[str, WorkFile] = {}
         self.symlinks: dict[str, str] = {}
         self.folders: list[str] = []
         self.left_out: list[str] = []
+        self.special: list[str] = []
         self._bytes_left = limits.collect_bytes
         self._entries_left = limits.collect_entries
 
@@ -153,7 +158,7 @@ class _Walk:
             try:
                 folder = _open_below(root, parts)
             except OSError:
-                self._leave("/".join(parts))
+                self._name(self.left_out, "/".join(parts))
                 continue
             try:
                 names = sorted(os.listdir(folder))  # noqa: PTH208 - of an open folder, not of a path
@@ -166,7 +171,7 @@ class _Walk:
         path, name = "/".join(parts), parts[-1]
         self._entries_left -= 1
         if self._entries_left < 0 or len(parts) > self._MAX_DEPTH or not _is_text(name):
-            self._leave(path)
+            self._name(self.left_out, path)
             return False
         try:
             mode = os.lstat(name, dir_fd=folder).st_mode
@@ -176,17 +181,20 @@ class _Walk:
             if stat.S_ISLNK(mode):
                 self.symlinks[path] = os.readlink(name, dir_fd=folder)
                 return False
+            if not stat.S_ISREG(mode):
+                self._name(self.special, path)
+                return False
             file = _read_at(folder, name, self._bytes_left)
         except OSError:
-            self._leave(path)
+            self._name(self.left_out, path)
             return False
         self._bytes_left -= len(file.data)
         self.files[path] = file
         return False
 
-    def _leave(self, path: str) -> None:
-        if len(self.left_out) < self._MAX_LEFT_OUT:
-            self.left_out.append(path.encode(errors="replace").decode())
+    def _name(self, paths: list[str], path: str) -> None:
+        if len(paths) < self._MAX_NAMED:
+            paths.append(path.encode(errors="replace").decode())
 
 
 def _is_text(name: str) -> bool:

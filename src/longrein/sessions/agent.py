@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from longrein.errors import HarnessError, SandboxError
 from longrein.harnesses.base import Harness
 from longrein.sandboxes.base import ExecResult, Sandbox, SandboxBackend, SandboxLimits, SandboxSpec, WorkTree
+from longrein.sandboxes.closing import close_or_log
 from longrein.sessions.base import AgentExit
 from longrein.tasks.verifier import verify
 from longrein.types import Endpoint, Launch, Score, Task
@@ -47,7 +48,7 @@ class AgentSessionFactory:
         )
         sandbox = await self._create(spec)
         async with AsyncExitStack() as unfinished:
-            unfinished.push_async_callback(sandbox.close)
+            unfinished.push_async_callback(close_or_log, sandbox)
             for path, data in launch.files.items():
                 inside = _resolved(path, sandbox)
                 inside = inside if inside.startswith("/") else f"{sandbox.home}/{inside}"
@@ -102,12 +103,12 @@ class AgentSession:
         """Judge the work directory in a second sandbox; the agent's own is closed before the hidden tests appear."""
         if self._left is None:
             self._left = await self._sandbox.collect()
-            await self._sandbox.close()
+            await close_or_log(self._sandbox)
         return await verify(self._task, self._left, self._backend, self._limits)
 
     async def close(self) -> None:
-        """Remove everything. Safe to call twice."""
-        await self._sandbox.close()
+        """Remove everything; what stays is said in the log. Safe to call twice."""
+        await close_or_log(self._sandbox)
 
     async def _require_program(self, program: str, result: ExecResult) -> None:
         """127 may be the agent's own answer; it is a fault of ours only where the program is missing."""
