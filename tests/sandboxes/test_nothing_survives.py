@@ -204,3 +204,26 @@ async def test_leftovers_are_reaped_by_the_next_start(root: Path) -> None:
     await sandbox.close()
     left = sorted(path.name for path in root.iterdir())
     assert left == [f"longrein-{namespace + 1}-{dead.pid}-1-abcdef", "not-ours"]
+
+
+GIBBERISH = {
+    "no JSON": "echo nonsense",
+    "no pid": "echo '{}'",
+    "no number": """echo '{"child-pid": "x"}'""",
+    "nothing": "true",
+    "a line without end": "head -c 200000 /dev/zero",
+}
+
+
+@pytest.mark.parametrize("says", GIBBERISH.values(), ids=GIBBERISH.keys())
+async def test_a_bwrap_that_reports_gibberish_fails_at_once(root: Path, tmp_path: Path, says: str) -> None:
+    bwrap = tmp_path / "bwrap"
+    bwrap.write_text(f'#!/bin/bash\n{says} > /proc/self/fd/$2\neval "exec $2>&-"\nexec sleep 600\n')
+    bwrap.chmod(0o755)
+    sandbox = await BubblewrapBackend(root=str(root), bwrap=str(bwrap)).create(SandboxSpec())
+    started_s = time.monotonic()
+    with pytest.raises(SandboxError, match="did not start"):
+        await sandbox.exec(sh("true"), timeout_s=20)
+    await sandbox.close()
+    assert time.monotonic() - started_s < 5
+    assert left_behind(root) == NOTHING

@@ -178,7 +178,7 @@ class BwrapProcess:
 
     async def _end_tree(self) -> None:
         # Not before bwrap has told its child's pid: an orphan that nobody knows is worse than 10 ms.
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, SandboxError):
             await asyncio.wait_for(asyncio.shield(self._init), _START_TIMEOUT_S)
         try:
             if self._init_pidfd is None:
@@ -197,7 +197,17 @@ class BwrapProcess:
                 self._init_pidfd = None
 
     async def _read_status(self) -> None:
-        """Read what bwrap reports, to the end."""
+        """Read what bwrap reports, to the end. Whatever comes of it, nobody waits for ``_init`` afterwards."""
+        try:
+            await self._follow_status()
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            if not self._init.done():
+                self._init.set_exception(SandboxError(f"bwrap's report cannot be read: {error!r}"))
+        finally:
+            if not self._init.done():
+                self._init.set_result(None)
+
+    async def _follow_status(self) -> None:
         reader = asyncio.StreamReader()
         pipe = os.fdopen(self._channels.status, "rb", buffering=0)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
