@@ -37,6 +37,9 @@ class LocalEngineSpec(msgspec.Struct, frozen=True, kw_only=True):
         except (OSError, EOFError) as error:
             writer.close()
             raise self._silent(error) from error
+        except msgspec.DecodeError as error:
+            writer.close()
+            raise EngineError(f"{self.socket_path} is not an embedded engine of this version: {error}") from error
         if not isinstance(hello, wire.Hello):
             writer.close()
             raise EngineError(f"{self.socket_path} is not an embedded engine of this version: it sent {hello}")
@@ -112,6 +115,9 @@ class LocalEngine:
                     self._resolve(reply)
         except (OSError, EOFError):
             self._gone = self._gone or "its process died or was stopped"
+        except msgspec.DecodeError as error:
+            # The stream cannot be trusted any more.
+            self._gone = self._gone or f"it sent what this client cannot read ({error})"
         finally:
             self._fail_pending()
 
@@ -149,17 +155,26 @@ async def _read_frame(reader: asyncio.StreamReader) -> wire.ToClient:
 def _completion(reply: wire.Reply) -> Completion:
     match reply:
         case wire.Done():
-            return Completion(
-                token_ids=np.frombuffer(reply.token_ids, dtype=np.int32),
-                logprobs=np.frombuffer(reply.logprobs, dtype=np.float32),
-                finish_reason=reply.finish_reason,
-                min_policy_version=reply.min_policy_version,
-                max_policy_version=reply.max_policy_version,
-                prefill_tokens=reply.prefill_tokens,
-            )
+            return _done(reply)
         case wire.RefusedContext():
             raise ContextLengthError(reply.message)
         case wire.RefusedRequest():
             raise EngineRequestError(reply.message)
         case wire.Failed():
             raise EngineError(reply.message)
+
+
+def _done(reply: wire.Done) -> Completion:
+    try:
+        token_ids = np.frombuffer(reply.token_ids, dtype=np.int32)
+        logprobs = np.frombuffer(reply.logprobs, dtype=np.float32)
+    except ValueError as error:
+        raise EngineError(f"the embedded engine's completion cannot be read: {error}") from error
+    return Completion(
+        token_ids=token_ids,
+        logprobs=logprobs,
+        finish_reason=reply.finish_reason,
+        min_policy_version=reply.min_policy_version,
+        max_policy_version=reply.max_policy_version,
+        prefill_tokens=reply.prefill_tokens,
+    )
