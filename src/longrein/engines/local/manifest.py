@@ -1,4 +1,4 @@
-"""Where each parameter lies in the block of memory that trainer and engine share."""
+"""Where each tensor lies in the block of memory that trainer and engine share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class TensorPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """One parameter: its shape, its torch dtype by name (``float32``) and its offset in bytes."""
+    """One parameter or saved buffer: its shape, its torch dtype by name (``float32``) and its offset in bytes."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -18,11 +18,11 @@ class TensorPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The layout of the shared block. Tied parameters lie in it once."""
+    """The layout of the shared block. Tied tensors lie in it once."""
 
     tensors: dict[str, TensorPlace]
     aliases: dict[str, str]
-    """Other names of tied parameters -> the name in ``tensors``."""
+    """Other names of tied tensors -> the name in ``tensors``."""
     size_bytes: int
 
 

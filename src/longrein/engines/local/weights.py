@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import cast
 
 import torch
@@ -31,7 +31,7 @@ class SharedWeights:
     def update(self, tensors: object, policy_version: int) -> None:
         """Copy ``tensors`` (``Mapping[str, torch.Tensor]``, any dtype and device) and have the engine take them.
 
-        Every parameter of the model must be there, tied ones under either name.
+        Every parameter and saved buffer of the model must be there, tied ones under either name.
 
         Raises:
             EngineError: other names or shapes, an older version than the engine's (in both cases nothing
@@ -57,7 +57,8 @@ class SharedWeights:
         if unknown or missing:
             raise EngineError(
                 "these weights are not of the engine's model: "
-                f"{_show('unknown', unknown)}{_show('missing', missing)}pass the unwrapped model's named_parameters()"
+                f"{_show('unknown', unknown)}{_show('missing', missing)}pass the parameters and saved buffers "
+                "of the unwrapped model, as in its state_dict()"
             )
         return named
 
@@ -71,35 +72,43 @@ class SharedWeights:
 
 
 def make_manifest(model: torch.nn.Module) -> Manifest:
-    """Lay out a model's parameters, tied ones once, each on a cache line of its own."""
+    """Lay out a model's parameters and saved buffers, tied ones once, each on a cache line of its own."""
     tensors: dict[str, TensorPlace] = {}
     first_names: dict[int, str] = {}
     aliases: dict[str, str] = {}
     offset = 0
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        first = first_names.setdefault(id(parameter), name)
+    for name, tensor in _named_tensors(model):
+        first = first_names.setdefault(id(tensor), name)
         if first != name:
             aliases[name] = first
             continue
-        dtype = str(parameter.dtype).removeprefix("torch.")
-        tensors[name] = TensorPlace(shape=tuple(parameter.shape), dtype=dtype, offset=offset)
-        size = parameter.numel() * parameter.element_size()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        tensors[name] = TensorPlace(shape=tuple(tensor.shape), dtype=dtype, offset=offset)
+        size = tensor.numel() * tensor.element_size()
         offset += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
     return Manifest(tensors=tensors, aliases=aliases, size_bytes=offset)
 
 
 def map_block(manifest: Manifest, file_descriptor: int) -> dict[str, torch.Tensor]:
-    """Views of the shared block, one a parameter; the block is made as large as the manifest says."""
+    """Views of the shared block, one a tensor; the block is made as large as the manifest says."""
     os.ftruncate(file_descriptor, manifest.size_bytes)
     memory = mmap.mmap(file_descriptor, manifest.size_bytes)
     return {name: _view(memory, place) for name, place in manifest.tensors.items()}
 
 
 def load_block(model: torch.nn.Module, block: Mapping[str, torch.Tensor]) -> None:
-    """Copy the shared block into a model's parameters."""
+    """Copy the shared block into a model's parameters and saved buffers."""
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(block[name])
+        for name, tensor in _named_tensors(model):
+            if name in block:  # a tied one is there under its first name
+                tensor.copy_(block[name])
+
+
+def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and saved buffers, tied ones under every name: what a checkpoint of the model holds."""
+    yield from model.named_parameters(remove_duplicate=False)
+    saved = model.state_dict().keys()
+    yield from ((name, buffer) for name, buffer in model.named_buffers(remove_duplicate=False) if name in saved)
 
 
 def _view(memory: mmap.mmap, place: TensorPlace) -> torch.Tensor:
@@ -107,6 +116,8 @@ def _view(memory: mmap.mmap, place: TensorPlace) -> torch.Tensor:
     count = 1
     for size in place.shape:
         count *= size
+    if count == 0:
+        return torch.empty(place.shape, dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=place.offset).reshape(place.shape)
 
 
