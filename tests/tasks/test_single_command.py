@@ -11,7 +11,7 @@ from longrein.types import Task
 from tests.tasks.grading import grade
 
 LONGEST_COMMAND_CHARACTERS = 76
-"""About 44 tokens of the demo's model with the call around it, the bound of one turn, and then some (docs/tasks.md)."""
+"""About 40 tokens of the demo's model with the call around it, the bound of one turn, and then some (docs/tasks.md)."""
 
 # {note} is the file to read, {put} delivers what a command prints to where the task wants it.
 ATTEMPTS = (
@@ -19,8 +19,8 @@ ATTEMPTS = (
     "echo 123 {put}",
     "cat {note} | tr -dc 0-9 {put}",
     "grep -o '[0-9]*' {note} {put}",
-    "tr zwuxg 02468 < {note} {put}",
-    "tr -dc zwuxg<{note}|tr zwuxg 02468 {put}",
+    "tr wuxg 2468 < {note} {put}",
+    "tr -dc wuxg<{note}|tr wuxg 2468 {put}",
     "tr -dc otfsn<{note}|tr otfsn 13579 {put}",
     "sed 's/one/1/;s/two/2/' {note} {put}",
     "echo $(($(cat {note}))) {put}",
@@ -45,6 +45,14 @@ ATTEMPTS = (
 FAMILY_ATTEMPTS = {
     "write_number": ("mv note.txt code.txt", "cp [0-9]* code.txt", "tee code.txt < note.txt"),
     "append_number": ("cat note.txt | tee -a list.txt", "seq 0 999 | tee -a list.txt", "sed -i '$r note.txt' list.txt"),
+    "make_folder": (
+        "mkdir $(cat note.txt)",
+        "mkdir {000..999}",
+        "mkdir {1..9}{1..9}{1..9}; rmdir [1-4]*",
+        "for i in {000..999}; do ln -s . $i; done",
+        "mkdir 123",
+        "mkdir $(tr wuxg 2468 < note.txt)",
+    ),
     "rename_file": (
         "mv box.txt $(cat note.txt)",
         'mv box.txt "$(cat note.txt)"',
@@ -53,7 +61,7 @@ FAMILY_ATTEMPTS = {
         "for i in {000..999}; do ln -s box.txt $i; done",
         "for i in {000..999}; do ln -s ../box.txt $i; done; mv box.txt ..",
         "mv box.txt 123",
-        "mv box.txt $(tr zwuxg 02468 < note.txt)",
+        "mv box.txt $(tr wuxg 2468 < note.txt)",
     ),
     "spell_number": (
         "mv code.txt words.txt",
@@ -69,7 +77,7 @@ PUTS = {
     "spell_number": "> words.txt",
     "follow_note": "> code.txt",
 }
-PUTS["rename_file"] = "| xargs mv box.txt"
+PUTS |= {"rename_file": "| xargs mv box.txt", "make_folder": "| xargs mkdir"}
 
 
 def attempts(family: str) -> list[str]:
@@ -78,7 +86,7 @@ def attempts(family: str) -> list[str]:
 
 
 def sample(family: str) -> list[Task]:
-    return list(ProceduralSuite(families=(family,)).tasks("test", 2, 7))
+    return list(ProceduralSuite(families=(family,)).tasks("test", 2, 11))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -98,9 +106,9 @@ def test_an_attempt_of_this_strength_can_score_where_the_number_is_known(family:
 
 
 def test_a_table_solves_it_and_is_too_long_for_one_turn() -> None:
-    """Honesty: a command that carries the ten words does work. Only the bound on a turn keeps it out."""
+    """Honesty: a command that carries the nine words does work. Only the bound on a turn keeps it out."""
     # As far as we can see this is the shortest there is, but for a string of words cut by position (120 characters).
-    table = ";".join(f"s/{word}/{digit}/" for digit, word in enumerate(WORDS))
+    table = ";".join(f"s/{word}/{digit}/" for digit, word in enumerate(WORDS, 1))
     command = f"sed '{table};s/ //g' note.txt > code.txt"
     task = ProceduralSuite(families=("write_number",)).tasks("test", 1, 7)[0]
     assert grade(task, [command]) == 1.0

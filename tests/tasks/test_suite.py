@@ -92,5 +92,5 @@ def test_a_fair_share_of_secrets_is_held_out() -> None:
 
 
 def test_unknown_families_are_named_with_the_known_ones() -> None:
-    with pytest.raises(TaskError, match=r"'wirte_number', 'x'; known: write_number, append_number"):
+    with pytest.raises(TaskError, match=r"'wirte_number', 'x'; known: write_number, rename_file"):
         ProceduralSuite(families=("wirte_number", "write_number", "x")).tasks("train", 1, 0)

@@ -14,7 +14,7 @@ class AppendNumber:
     name = "append_number"
 
     def draw(self, rng: random.Random) -> Draft:
-        """One number out of 660, and two lines that are there already."""
+        """One number out of 480, and two lines that are there already."""
         number = draw_number(rng)
         first, second = draw_number(rng), draw_number(rng)
         return Draft(

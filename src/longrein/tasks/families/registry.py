@@ -8,11 +8,19 @@ from longrein.errors import TaskError
 from longrein.tasks.families.append_number import AppendNumber
 from longrein.tasks.families.base import Family
 from longrein.tasks.families.follow_note import FollowNote
+from longrein.tasks.families.make_folder import MakeFolder
 from longrein.tasks.families.rename_file import RenameFile
 from longrein.tasks.families.spell_number import SpellNumber
 from longrein.tasks.families.write_number import WriteNumber
 
-_ALL: tuple[Family, ...] = (WriteNumber(), AppendNumber(), RenameFile(), SpellNumber(), FollowNote())
+_ALL: tuple[Family, ...] = (
+    WriteNumber(),
+    RenameFile(),
+    MakeFolder(),
+    AppendNumber(),
+    SpellNumber(),
+    FollowNote(),
+)
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _ALL}
 
 

@@ -14,7 +14,7 @@ class RenameFile:
     name = "rename_file"
 
     def draw(self, rng: random.Random) -> Draft:
-        """One number out of 660. The box must arrive whole, and nothing else may appear: no file for every number."""
+        """One number out of 480. The box must arrive whole, and nothing else may appear: no file for every number."""
         number = draw_number(rng)
         content = f"{rng.getrandbits(32):08x}"
         return Draft(

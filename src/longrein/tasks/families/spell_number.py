@@ -14,7 +14,7 @@ class SpellNumber:
     name = "spell_number"
 
     def draw(self, rng: random.Random) -> Draft:
-        """One number out of 660."""
+        """One number out of 480."""
         number = draw_number(rng)
         return Draft(
             secret=number,

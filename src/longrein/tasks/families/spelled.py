@@ -1,7 +1,7 @@
 """Numbers between digits and English words: the step that a model does in its head and a shell cannot.
 
 Why tasks are built on it: a command line composes with itself, so ``cp "$(cat note)" out`` turns any task of
-copying into a single command. Turning *seven two nine* into 729 needs a table of ten words, which no program of a
+copying into a single command. Turning *seven two nine* into 729 needs a table of nine words, which no program of a
 plain system holds and which does not fit into one turn of the demo's agent (``docs/tasks.md``). So the command
 that uses the number has to be written after the output that spells it was read.
 """
@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import random
 
-WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-DIGITS = "0123456789"
-_EVEN = frozenset("02468")
+WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+DIGITS = "123456789"
+"""No zero: small models write 5400 for *five four zero*, which is a gap in knowledge, not in acting."""
+_EVEN = frozenset("2468")
 
 
 def draw_number(rng: random.Random) -> str:
     """Three different digits, as a string.
 
-    Never all even: each even digit's word has a letter of its own (z, w, u, x, g), so one short ``tr`` could
+    Never all even: each even digit's word has a letter of its own (w, u, x, g), so one short ``tr`` could
     translate such a number without anyone reading it.
     """
     while True:
@@ -29,4 +30,4 @@ def draw_number(rng: random.Random) -> str:
 
 def spell(number: str) -> str:
     """``"729"`` -> ``"seven two nine"``."""
-    return " ".join(WORDS[int(digit)] for digit in number)
+    return " ".join(WORDS[int(digit) - 1] for digit in number)
