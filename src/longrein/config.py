@@ -125,6 +125,8 @@ class EvalSection(Section, frozen=True, kw_only=True):
 
     samples: Positive = 1
     """Rollouts a task."""
+    max_inflight: Positive = 16
+    """Sessions at once; nothing trains meanwhile, so it may be more than ``rollout.max_inflight``."""
     pass_at: tuple[Positive, ...] = (1,)
     require_improvement: bool = False
     """``train`` exits 1 unless the paired interval of the trained model minus its start excludes 0."""

@@ -81,6 +81,8 @@ def test_a_whole_run_judges_warms_up_trains_and_judges_again(tmp_path: Path) -> 
         assert key in lines[-1], f"{key} missing of {sorted(lines[-1])}"
     assert json.loads((out / "config.json").read_text())["train"]["max_steps"] == 2
     assert (out / "reward_curve.png").stat().st_size > 1000
+    assert len(list(read_groups(out / "sft-demonstrations"))) == 2
+    assert len(list(read_groups(out / "eval-base"))) == 2
     groups = list(read_groups(out))
     assert len(groups) >= 4
     assert all(rollout.trace.calls for group in groups for rollout in group.rollouts)

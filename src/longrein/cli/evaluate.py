@@ -60,7 +60,7 @@ def evaluate_model(
                     held_out,
                     samples=config.eval.samples,
                     pass_at=config.eval.pass_at,
-                    max_inflight=config.rollout.max_inflight,
+                    max_inflight=config.eval.max_inflight,
                     label=label,
                     on_rollout=keep,
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -17,9 +18,10 @@ from longrein.metrics import LossSink
 from longrein.rollout.demonstrate import OracleVoice, demonstrate
 from longrein.rollout.runtime import open_gateway
 from longrein.rows import rows_from_rollout
+from longrein.store import RunStore
 from longrein.train.log_callback import MetricsCallback
 from longrein.train.sft import SftConfig, train_sft
-from longrein.types import Rollout, Row
+from longrein.types import Rollout, RolloutGroup, Row, Task
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -79,7 +81,18 @@ async def _demonstrations(config: RunConfig) -> list[Rollout]:
     )
     settings = parts.runtime_settings(config, spec)
     async with open_gateway(engine, renderer, settings) as runtime:
-        return await demonstrate(runtime, engine, chosen, voice, config.rollout.max_inflight)
+        rollouts = await demonstrate(runtime, engine, chosen, voice, config.eval.max_inflight)
+    _keep(Path(config.output_dir) / "sft-demonstrations", chosen, rollouts)
+    return rollouts
+
+
+def _keep(folder: Path, tasks: Sequence[Task], rollouts: Sequence[Rollout]) -> None:
+    """On disk before they are used, like every rollout."""
+    store = RunStore(folder)
+    by_id = {task.task_id: task for task in tasks}
+    for rollout in rollouts:
+        task = by_id[rollout.task_id]
+        store.append(RolloutGroup(group_id=rollout.rollout_id, task=task, rollouts=(rollout,)))
 
 
 def _rows(rollout: Rollout) -> tuple[Row, ...]:
