@@ -13,6 +13,9 @@ from longrein.gateway.session import SessionRecord
 from longrein.sessions.base import AgentExit, SessionFactory
 from longrein.types import Endpoint, Failure, Rollout, Score, StatusName, Task
 
+LAST_WORDS = 300
+"""Characters of a dead agent's output that a failure repeats."""
+
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One rollout to make."""
@@ -69,7 +72,7 @@ class LoopOwningDriver:
                 await self._judge(attempt.task, endpoint, session_id, ending)
         finally:
             record = ending.record or await self._gateway.close_session(session_id)
-        failure = caught.failure or record.failure or _no_calls(record)
+        failure = caught.failure or record.failure or _no_calls(record, ending.agent)
         score = ending.score or Score(reward=None, reason="not judged")
         if failure is None and score.reward is None:
             failure = Failure(kind="verifier", message=score.reason)
@@ -108,15 +111,25 @@ def _worth_a_retry(rollout: Rollout) -> bool:
     return rollout.failure is not None and rollout.failure.kind in ("sandbox", "harness", "engine", "session")
 
 
-def _no_calls(record: SessionRecord) -> Failure | None:
+def _no_calls(record: SessionRecord, agent: AgentExit | None) -> Failure | None:
     if record.trace.calls or record.truncated:
         return None
-    return Failure(kind="no_calls", message="the agent ended without one successful call to the model")
+    message = "the agent ended without one successful call to the model"
+    return Failure(kind="no_calls", message=f"{message}; {_last_words(agent)}" if agent else message)
+
+
+def _last_words(agent: AgentExit) -> str:
+    """Why an agent that died at its start did so: nobody else will tell."""
+    how = "it ran past its time" if agent.timed_out else f"exit code {agent.exit_code}"
+    said = agent.output_tail.strip()[-LAST_WORDS:]
+    return f"{how}; it said: {said}" if said else f"{how}; it said nothing"
 
 
 def _status(failure: Failure | None, agent: AgentExit | None, record: SessionRecord) -> StatusName:
+    timed_out = agent is not None and agent.timed_out
     if failure is not None:
-        return "failed"
-    if agent is not None and agent.timed_out:
+        # A first call that the time limit cut off is the model's or the limit's doing, not a fault.
+        return "timed_out" if timed_out and failure.kind == "no_calls" else "failed"
+    if timed_out:
         return "timed_out"
     return "truncated" if record.truncated else "completed"

@@ -112,6 +112,9 @@ def group_rows(group: RolloutGroup, rule: CollectRule, policy_version: int) -> G
     for rollout, reward, advantage in zip(group.rollouts, group.rewards, group.advantages, strict=True):
         if rollout.failure is not None:
             counts.add({f"count/failed_{rollout.failure.kind}": 1.0})
+        counts.add({"count/retries": rollout.metrics.get("retries", 0.0)})
+        if rollout.trace.sampled_tokens:
+            counts.add({"delivered_token_fraction": rollout.trace.delivered_token_fraction})
         if reward is None:
             continue
         rewards.append(reward)

@@ -50,6 +50,10 @@ def garbage():
 behaviour = os.environ["TASK_PROMPT"].split()[0]
 if behaviour == "never":
     raise SystemExit(0)
+if behaviour == "stuck":
+    time.sleep(3600)
+if behaviour == "dies":
+    raise SystemExit("no module named openai")
 if behaviour == "garbage":
     garbage()
 if behaviour == "only-garbage":
