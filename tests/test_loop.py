@@ -76,6 +76,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, floa
                 per_device_train_batch_size=4,
                 num_generations=4,
                 max_steps=STEPS,
+                max_completion_length=48,
                 max_staleness=1,
                 learning_rate=1e-3,
                 save_strategy="no",

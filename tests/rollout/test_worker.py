@@ -7,8 +7,9 @@ import os
 import queue
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -53,7 +54,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_worker(
-    model: Path, run_dir: Path, tasks: list[Task], backend: SandboxBackend | None = None, **options: object
+    model: Path,
+    run_dir: Path,
+    tasks: Sequence[Task | Mapping[str, Any]],
+    backend: SandboxBackend | None = None,
+    **options: object,
 ) -> HarnessRolloutWorker:
     settings: dict[str, object] = {
         "num_generations": 2,
@@ -67,11 +72,12 @@ def make_worker(
     factory = AgentSessionFactory(
         harness=Command.python_script(str(AGENT)), backend=backend or choose_backend("auto"), limits=SandboxLimits()
     )
+    engine = ScriptedEngineSpec(model=str(model), turns=({"role": "assistant", "content": "ok"},))
     return HarnessRolloutWorker(
         harness_session_factory=settings.pop("harness_session_factory", factory),  # type: ignore[arg-type]
-        model_name=str(model),
+        model_name=settings.pop("model_name", str(model)),  # type: ignore[arg-type]
         dataset=tasks,
-        engine=ScriptedEngineSpec(model=str(model), turns=({"role": "assistant", "content": "ok"},)),
+        engine=settings.pop("engine", engine),  # type: ignore[arg-type]
         output_dir=str(run_dir),
         **settings,  # type: ignore[arg-type]
     )
@@ -99,6 +105,8 @@ def test_every_way_to_misbehave_ends_as_data(model: Path, tmp_path: Path) -> Non
         task("idle"),
         task("rc3"),
         task("hang", timeout_s=3.0),
+        task("stuck", timeout_s=2.0),
+        task("dies"),
         task("crash", check=CRASH),
     ]
     worker = make_worker(model, tmp_path, tasks)
@@ -122,6 +130,12 @@ def test_every_way_to_misbehave_ends_as_data(model: Path, tmp_path: Path) -> Non
     assert ended("idle") == {("completed", 0.0, None)}
     assert ended("rc3") == {("completed", 1.0, None)}, "an exit code is never the verdict"
     assert ended("hang") == {("timed_out", 1.0, None)}, "captured turns of a hung agent are still scored"
+    assert ended("stuck") == {("timed_out", None, "no_calls")}
+    assert ended("dies") == {("failed", None, "no_calls")}
+    reasons = {name: groups[name].rollouts[0].score.reason for name in ("never", "stuck", "dies")}
+    assert reasons["never"].endswith("exit code 0; it said nothing")
+    assert reasons["stuck"].endswith("it ran past its time; it said nothing")
+    assert reasons["dies"].endswith("exit code 1; it said: no module named openai")
     assert ended("crash") == {("failed", None, "verifier")}
     for rollout in groups["hang"].rollouts:
         assert rollout.trace.sampled_tokens > 0
@@ -214,6 +228,16 @@ def health(worker: HarnessRolloutWorker) -> None:
         time.sleep(0.1)
 
 
+def test_agents_that_die_at_their_start_end_the_run_with_their_last_words(model: Path, tmp_path: Path) -> None:
+    worker = make_worker(model, tmp_path, [task("dies")], max_staleness=20)
+    worker.start()
+    try:
+        with pytest.raises(WorkerError, match=r"8 groups in a row .*no_calls.*exit code 1; it said: no module named"):
+            health(worker)
+    finally:
+        worker.stop()
+
+
 @pytest.mark.parametrize(
     ("options", "says", "written"),
     [
@@ -249,6 +273,27 @@ def test_a_judge_that_hangs_holds_up_neither_the_stop_nor_the_disk(model: Path, 
     assert all(rollout.trace.sampled_tokens for rollout in group.rollouts)
 
 
+def test_rows_and_a_loaded_tokenizer_make_rollouts(model: Path, tmp_path: Path) -> None:
+    """TRL's form: rows with chat messages, a tokenizer object, a chat template that only it has."""
+    tokenizer = tiny.tokenizer()
+    rows = [
+        {
+            "prompt": [{"role": "system", "content": "good"}, {"role": "user", "content": "write it"}],
+            "tests": {"test.sh": CHECK.decode()},
+            "answer": 42,
+        }
+    ]
+    worker = make_worker(model, tmp_path, rows, model_name="no/such-model", processing_class=tokenizer)
+    worker.start()
+    try:
+        (group,) = take(worker, 1)
+    finally:
+        worker.stop()
+    assert group.rewards == (1.0, 1.0)
+    assert (group.task.task_id, group.task.prompt) == ("0", "good\n\nwrite it")
+    assert group.task.metadata == {"answer": 42}
+
+
 def test_what_cannot_travel_is_named_before_anything_starts(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"reward_funcs\[0\] cannot travel"):
         make_worker(model, tmp_path, [task("good")], reward_funcs=[lambda **_: [0.0]])
@@ -256,3 +301,33 @@ def test_what_cannot_travel_is_named_before_anything_starts(model: Path, tmp_pat
         make_worker(model, tmp_path, [])
     with pytest.raises(ConfigError, match="num_generations=1"):
         make_worker(model, tmp_path, [task("good")], num_generations=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"harness_adapter": object()}, "harness_adapter is for white-box sessions, which come later"),
+        ({"vllm_server_url": "http://x:8000"}, "arrives with the vLLM engine.*pass engine="),
+        ({"engine": None}, "give engine"),
+        ({"processing_class": lambda: None}, "processing_class cannot travel"),
+    ],
+)
+def test_what_comes_later_is_one_clear_error(
+    model: Path, tmp_path: Path, options: dict[str, object], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make_worker(model, tmp_path, [task("good")], **options)
+
+
+def test_trls_other_arguments_are_accepted(model: Path, tmp_path: Path) -> None:
+    options = {"fork_threshold_tokens": 1024, "log_completions": True, "num_completions_to_print": 2}
+    worker = make_worker(model, tmp_path, [task("good")], harness_adapter=None, vllm_server_url=None, **options)
+    assert (worker.num_generations, worker.max_staleness, worker.max_tokens) == (2, 0, 64)
+
+
+def test_tasks_that_cannot_be_judged_are_named_before_anything_starts(model: Path, tmp_path: Path) -> None:
+    tasks = [task("good"), {"prompt": "a"}, {"prompt": "b", "task_id": "bee"}]
+    with pytest.raises(ConfigError, match=r"2 tasks of the dataset cannot work:\n.*'1' has no tests.*\n.*'bee'"):
+        make_worker(model, tmp_path, tasks)
+    own_judge = make_worker(model, tmp_path, tasks, harness_session_factory=FactoryWithABug())
+    assert own_judge.num_generations == 2, "a factory of the user's may judge without tests"

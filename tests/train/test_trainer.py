@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from longrein.errors import BatchError, ConfigError, DivergedError, WorkerError
+from longrein.rollout.worker import HarnessRolloutWorker
+from longrein.train.agreement import TWICE_TOLD
 from longrein.train.grpo_config import AsyncGRPOConfig
 from longrein.train.trainer import AsyncGRPOTrainer
 from longrein.types import Call, RolloutGroup
@@ -261,6 +265,72 @@ def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
         trainer(folder, config(tmp_path, vllm_server_base_url="http://localhost:8000"), Script([]), Recorder())
     with pytest.raises(ConfigError, match="max_steps"):
         trainer(folder, config(tmp_path, max_steps=-1), Script([]), Recorder())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("temperature", 0.7, "worker temperature=0.7, config temperature=1.0"),
+        ("num_generations", 4, "worker num_generations=4, config num_generations=2"),
+        ("max_staleness", 4, "worker max_staleness=4, config max_staleness=1"),
+        ("groups_per_step", 2, "worker groups_per_step=2, config groups_per_step=1.*per_device_train_batch_size"),
+        ("max_tokens", 64, "worker max_tokens=64, config max_completion_length=2048"),
+    ],
+)
+def test_a_worker_that_was_told_otherwise_is_refused(
+    folder: Path, tmp_path: Path, name: str, value: float, says: str
+) -> None:
+    worker = Script(good)
+    worker.fork_threshold_tokens = 7  # type: ignore[attr-defined]
+    setattr(worker, name, getattr(config(tmp_path), {"max_tokens": "max_completion_length"}.get(name, name)))
+    trainer(folder, config(tmp_path), worker, Recorder())
+    setattr(worker, name, value)
+    with pytest.raises(ConfigError, match=says):
+        trainer(folder, config(tmp_path), worker, Recorder())
+    assert worker.started == 0
+
+
+def test_the_defaults_of_worker_and_config_agree() -> None:
+    theirs = inspect.signature(HarnessRolloutWorker).parameters
+    ours = {field.name: field.default for field in dataclasses.fields(AsyncGRPOConfig)}
+    for worker_name, config_name in TWICE_TOLD.items():
+        if config_name in ours:
+            assert theirs[worker_name].default == ours[config_name], worker_name
+
+
+def test_the_fork_threshold_of_the_config_counts(folder: Path, tmp_path: Path) -> None:
+    """An engine that renders prompts itself: the second prompt repeats the first call but for one token."""
+
+    def drifted(index: int) -> list[Call]:
+        return [
+            call(0, None, [5, 6, 7, 8, 9], [20 + index, 30, 40, 41, 42]),
+            call(1, None, [5, 6, 7, 8, 9, 20 + index, 30, 50, 41, 42, 60], [70, 71]),
+        ]
+
+    rows = {}
+    for threshold in (0, 4):
+        made = trainer(
+            folder,
+            config(tmp_path, max_steps=1, fork_threshold_tokens=threshold),
+            Script([group("g", [0.0, 1.0], drifted)]),
+            Recorder(),
+        )
+        made.train()
+        rows[threshold] = step_lines(made)[0]["rows"]
+    assert rows == {0: 4, 4: 2}
+
+
+def test_delivery_and_retries_are_logged(folder: Path, tmp_path: Path) -> None:
+    def half_delivered(index: int) -> list[Call]:
+        return [*talk(0)(index), call(1, None, [5], [9, 9, 9, 9], delivered=not index)]
+
+    made_group = group("g", [0.0, 1.0], half_delivered)
+    rollouts = tuple(msgspec.structs.replace(rollout, metrics={"retries": 1.0}) for rollout in made_group.rollouts)
+    worker = Script([msgspec.structs.replace(made_group, rollouts=rollouts)])
+    made = trainer(folder, config(tmp_path, max_steps=1), worker, Recorder())
+    made.train()
+    (line,) = step_lines(made)
+    assert (line["delivered_token_fraction"], line["count/retries"]) == (0.75, 2)
 
 
 def test_epochs_count_the_dataset(folder: Path, tmp_path: Path) -> None:

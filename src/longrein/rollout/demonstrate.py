@@ -84,7 +84,7 @@ def _accepted(rollouts: Sequence[Rollout]) -> list[Rollout]:
         said = f"{len(rollouts) - len(scored)} of {len(rollouts)} oracle rollouts could not be scored"
         why = f"the first is {first.task_id}: {_why(first)}"
         if 2 * len(scored) < len(rollouts):
-            raise TaskError(f"{said}; {why}. Mend the cause (try `longrein doctor`) and start again.")
+            raise TaskError(f"{said}; {why}. Mend the cause and start again.")
         LOG.warning("%s and are left out; %s", said, why)
     return scored
 

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 import msgspec
 
 from longrein.engines.base import Engine, EngineSpec
 from longrein.engines.render import ChatRenderer
+from longrein.engines.template import ChatTokenizer
 from longrein.gateway.gateway import Gateway
 from longrein.gateway.settings import GatewaySettings
 from longrein.rollout.driver import Driver, LoopOwningDriver
 from longrein.sessions.base import SessionFactory
+
+
+class RendererSource(Protocol):
+    """How conversations become tokens; picklable."""
+
+    def load(self) -> ChatRenderer:
+        """Make the renderer. Raises :class:`~longrein.errors.RenderError`."""
+        ...
 
 
 class RendererSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,11 +41,27 @@ class RendererSpec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class TokenizerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The same with a tokenizer that the caller has loaded."""
+
+    tokenizer: ChatTokenizer
+    chat_template: str | None = None
+    """Jinja text used in place of the tokenizer's own template."""
+    tool_parser: str = "auto"
+    renderer: str = "auto"
+
+    def load(self) -> ChatRenderer:
+        """Render with this tokenizer. Raises :class:`~longrein.errors.RenderError`."""
+        return ChatRenderer.of(
+            self.tokenizer, chat_template=self.chat_template, tool_parser=self.tool_parser, renderer=self.renderer
+        )
+
+
 class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a process needs to make rollouts; picklable."""
 
     engine: EngineSpec
-    renderer: RendererSpec
+    renderer: RendererSource
     gateway: GatewaySettings
     factory: SessionFactory
     max_inflight: int = 8

@@ -5,20 +5,24 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, cast
 
 from longrein.engines.base import EngineSpec
+from longrein.engines.template import ChatTokenizer
 from longrein.errors import ConfigError, WorkerError
 from longrein.gateway.settings import GatewaySettings
 from longrein.rollout.buffer import AdmissionRule, Ledger, MetricsQueue, RolloutBuffer
+from longrein.rollout.dataset import require_tasks, tasks_from
 from longrein.rollout.group import RewardFunc, RewardSettings, RolloutRewardFn, harness_reward
 from longrein.rollout.pipe import Inbox
 from longrein.rollout.process import Order, Report, WorkerEnds, WorkerSettings, worker_main
-from longrein.rollout.runtime import RendererSpec, RuntimeSettings
+from longrein.rollout.runtime import RendererSource, RendererSpec, RuntimeSettings, TokenizerSpec
+from longrein.sessions.agent import AgentSessionFactory
 from longrein.sessions.base import SessionFactory
+from longrein.tasks.verifier import check_task
 from longrein.types import Task
 
 START_TIMEOUT_S = 180.0
@@ -33,9 +37,10 @@ class HarnessRolloutWorker:
     Args:
         harness_session_factory: a :class:`~longrein.sessions.base.SessionFactory`, or a callable returning one.
         model_name: folder or hub id whose tokenizer and chat template render the conversations.
-        dataset: the tasks.
+        dataset: the tasks, or rows that :func:`~longrein.rollout.dataset.tasks_from` makes tasks of.
         shuffle_dataset: every epoch in a new order drawn from ``seed``; otherwise always in the given one.
         engine: where completions come from.
+        output_dir: the run directory; rollouts are written to its ``rollouts`` folder.
         reward_funcs: TRL's reward functions; their values are added to the verifier's.
         rollout_reward_fn: makes a reward from an :class:`~longrein.types.Outcome`; the default takes the verifier's.
         num_generations: rollouts a group.
@@ -44,9 +49,15 @@ class HarnessRolloutWorker:
         groups_per_step: groups that the trainer takes a step.
         max_tokens: per call.
         chat_template: Jinja text used in place of the tokenizer's own.
+        processing_class: a loaded tokenizer to render with, in place of the one of ``model_name``.
+        harness_adapter: TRL's name for sessions whose loop we own; they come later, so only ``None`` works.
+        vllm_server_url: comes with the vLLM engine; only ``None`` works.
+        fork_threshold_tokens, log_completions, num_completions_to_print: accepted for scripts written for TRL. Rows
+            are made, and completions printed, by the trainer: its config's fields of these names count.
 
     Raises:
-        ConfigError: no tasks, fewer than two generations, or something that cannot travel to a spawned process.
+        ConfigError: no engine, no tasks, tasks that cannot be judged, fewer than two generations, or something that
+            cannot travel to a spawned process.
     """
 
     def __init__(  # noqa: PLR0913 - the public face follows TRL
@@ -54,14 +65,14 @@ class HarnessRolloutWorker:
         *,
         harness_session_factory: SessionFactory | Callable[[], SessionFactory],
         model_name: str,
-        dataset: Sequence[Task],
-        engine: EngineSpec,
-        output_dir: str,
+        dataset: Iterable[Task | Mapping[str, Any]],
+        engine: EngineSpec | None = None,
+        output_dir: str = "runs/rollouts",
         reward_funcs: Sequence[RewardFunc] = (),
         rollout_reward_fn: RolloutRewardFn = harness_reward,
         num_generations: int = 8,
         max_inflight_tasks: int = 8,
-        max_staleness: int = 1,
+        max_staleness: int = 4,
         groups_per_step: int = 1,
         max_tokens: int = 2048,
         max_calls: int = 64,
@@ -72,26 +83,45 @@ class HarnessRolloutWorker:
         renderer: str = "auto",
         shuffle_dataset: bool = True,
         seed: int = 0,
+        processing_class: ChatTokenizer | None = None,
+        harness_adapter: object = None,
+        vllm_server_url: str | None = None,
+        fork_threshold_tokens: int = 0,
+        log_completions: bool = False,
+        num_completions_to_print: int = 3,
     ) -> None:
-        if not dataset:
-            raise ConfigError("HarnessRolloutWorker: the dataset has no tasks; give at least one")
+        if harness_adapter is not None:
+            raise ConfigError(
+                "HarnessRolloutWorker: harness_adapter is for white-box sessions, which come later; leave it None and "
+                "give a harness_session_factory whose agent runs its own loop"
+            )
         if num_generations < 2:
             raise ConfigError(
                 f"HarnessRolloutWorker: num_generations={num_generations}; a group needs at least 2 to compare"
             )
+        self.num_generations = num_generations
+        self.temperature = temperature
+        self.max_staleness = max_staleness
+        self.groups_per_step = groups_per_step
+        self.max_tokens = max_tokens
+        factory = _resolve_factory(harness_session_factory)
         self._settings = WorkerSettings(
             runtime=RuntimeSettings(
-                engine=engine,
-                renderer=RendererSpec(
-                    model=model_name, chat_template=chat_template, tool_parser=tool_parser, renderer=renderer
+                engine=_require_engine(engine, vllm_server_url),
+                renderer=_renderer_source(
+                    model_name,
+                    processing_class,
+                    chat_template=chat_template,
+                    tool_parser=tool_parser,
+                    renderer=renderer,
                 ),
                 gateway=GatewaySettings(
                     temperature=temperature, max_tokens=max_tokens, max_calls=max_calls, context_length=context_length
                 ),
-                factory=_resolve_factory(harness_session_factory),
+                factory=factory,
                 max_inflight=max_inflight_tasks,
             ),
-            tasks=tuple(dataset),
+            tasks=_judgeable(dataset, factory),
             rewards=RewardSettings(reward_funcs=tuple(reward_funcs), rollout_reward_fn=rollout_reward_fn),
             num_generations=num_generations,
             admission=AdmissionRule(groups_per_step=groups_per_step, max_staleness=max_staleness),
@@ -203,11 +233,39 @@ def _resolve_factory(factory: SessionFactory | Callable[[], SessionFactory]) -> 
     return cast("Callable[[], SessionFactory]", factory)()
 
 
+def _require_engine(engine: EngineSpec | None, vllm_server_url: str | None) -> EngineSpec:
+    if vllm_server_url is not None:
+        raise ConfigError(
+            f"HarnessRolloutWorker: vllm_server_url={vllm_server_url!r} arrives with the vLLM engine; until then start "
+            "a LocalEngineProcess and pass engine=its spec"
+        )
+    if engine is None:
+        raise ConfigError("HarnessRolloutWorker: give engine, for instance the spec of a LocalEngineProcess")
+    return engine
+
+
+def _renderer_source(model_name: str, tokenizer: ChatTokenizer | None, **options: Any) -> RendererSource:
+    if tokenizer is None:
+        return RendererSpec(model=model_name, **options)
+    return TokenizerSpec(tokenizer=tokenizer, **options)
+
+
+def _judgeable(dataset: Iterable[Task | Mapping[str, Any]], factory: SessionFactory) -> tuple[Task, ...]:
+    tasks = tasks_from(dataset)
+    if not tasks:
+        raise ConfigError("HarnessRolloutWorker: the dataset has no tasks; give at least one")
+    if isinstance(factory, AgentSessionFactory):
+        # Other factories may judge in ways of their own.
+        require_tasks(tasks, check_task)
+    return tasks
+
+
 def _check_picklable(settings: WorkerSettings) -> None:
     """Everything must travel to a spawned process: say what cannot, before anything starts."""
     parts: dict[str, Any] = {
         "harness_session_factory": settings.runtime.factory,
         "engine": settings.runtime.engine,
+        "processing_class": settings.runtime.renderer,
         "dataset": settings.tasks,
         "rollout_reward_fn": settings.rewards.rollout_reward_fn,
         **{f"reward_funcs[{index}]": function for index, function in enumerate(settings.rewards.reward_funcs)},

@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 
 from longrein.engines.base import WeightReceiver
 from longrein.errors import ConfigError
+from longrein.train.agreement import check_agreement
 from longrein.train.collect import CollectRule, StepCollector
 from longrein.train.grpo_config import AsyncGRPOConfig
 from longrein.train.objective import ClippedGrpo
@@ -35,12 +36,14 @@ class AsyncGRPOTrainer(StepTrainer):
         args: the configuration.
         train_dataset: only its length is used, to turn ``num_train_epochs`` into steps; the worker has the tasks.
         processing_class: the tokenizer, saved with the model.
-        rollout_worker: started when training begins and stopped when it ends, however it ends.
+        rollout_worker: started when training begins and stopped when it ends, however it ends. Settings that it
+            shares with ``args`` must be the same.
         weight_receiver: the engine's end that takes new weights.
         callbacks: as in the library.
 
     Raises:
-        ConfigError: no worker, nowhere to send weights, or no way to tell how many steps to take.
+        ConfigError: no worker, a worker that was told otherwise than the configuration, nowhere to send weights, or
+            no way to tell how many steps to take.
         CheckpointError: the model cannot be loaded.
     """
 
@@ -56,6 +59,7 @@ class AsyncGRPOTrainer(StepTrainer):
         callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
         self.rollout_worker = _require_worker(rollout_worker)
+        check_agreement(self.rollout_worker, args)
         receiver = _require_receiver(weight_receiver, args)
         rule = CollectRule(
             groups_per_step=args.groups_per_step,

@@ -16,6 +16,7 @@ class RolloutBuffer(Protocol):
 
         Raises:
             queue.Empty: nothing came within ``timeout`` seconds.
+            WorkerError: nothing will come any more.
         """
         ...
 
@@ -33,7 +34,10 @@ class MetricsQueue(Protocol):
 
 
 class RolloutWorker(Protocol):
-    """Makes rollouts while the trainer trains, in a process of its own or not."""
+    """Makes rollouts while the trainer trains, in a process of its own or not.
+
+    A worker may also expose its settings, see :mod:`longrein.train.agreement`; the trainer then compares them.
+    """
 
     @property
     def rollout_buffer(self) -> RolloutBuffer:
