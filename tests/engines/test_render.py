@@ -259,10 +259,17 @@ SNIPPETS = st.sampled_from(
 )
 
 
+WHOLE_CALLS = st.builds(
+    '<tool_call>{{"name": {}, "arguments": {}}}</tool_call>'.format,
+    st.sampled_from(['"bash"', '"\\ud83d"', "3", '""']),
+    st.sampled_from(["{}", "[]", *('{"a": ' + value + "}" for value in ARGUMENTS.values() if len(value) < 50_000)]),
+)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from([*JSON_RENDERERS, partial(family, "qwen3.5")]),
-    st.lists(st.one_of(SNIPPETS, st.lists(st.integers(0, 270), max_size=8)), max_size=12),
+    st.lists(st.one_of(WHOLE_CALLS, SNIPPETS, st.lists(st.integers(0, 270), max_size=8)), max_size=12),
 )
 def test_whatever_is_sampled_is_read(make: Callable[[], ChatRenderer], parts: list[str | list[int]]) -> None:
     r = make()
