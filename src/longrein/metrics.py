@@ -50,6 +50,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     form: str
 
 
+# Both rates are tokens a second: sampled by the engine since the last step, and fed through the model in training.
 COLUMNS = (
     Column(title="reward", key="reward", form="{:.3f}"),
     Column(title="stale mean", key="staleness_mean", form="{:.2f}"),
@@ -57,7 +58,8 @@ COLUMNS = (
     Column(title="over a swap", key="count/completions_over_swap", form="{:.0f}"),
     Column(title="in flight", key="inflight", form="{:.0f}"),
     Column(title="queued", key="queued_groups", form="{:.0f}"),
-    Column(title="tokens/s", key="tokens_per_s", form="{:.0f}"),
+    Column(title="sampled/s", key="sampled_tokens_per_s", form="{:.0f}"),
+    Column(title="trained/s", key="tokens_per_s", form="{:.0f}"),
     Column(title="wait s", key="wait_s", form="{:.1f}"),
     Column(title="train s", key="train_s", form="{:.1f}"),
     Column(title="logp gap", key="logprob_gap_mean", form="{:.4f}"),

@@ -77,7 +77,14 @@ def test_a_whole_run_judges_warms_up_trains_and_judges_again(tmp_path: Path) -> 
         assert words in result.stdout
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
-    for key in ("reward", "staleness_mean", "staleness_max", "wait_s", "count/completions_over_swap", "inflight"):
+    for key in (
+        "reward",
+        "staleness_mean",
+        "staleness_max",
+        "sampled_tokens_per_s",
+        "count/completions_over_swap",
+        "inflight",
+    ):
         assert key in lines[-1], f"{key} missing of {sorted(lines[-1])}"
     assert json.loads((out / "config.json").read_text())["train"]["max_steps"] == 2
     assert (out / "reward_curve.png").stat().st_size > 1000

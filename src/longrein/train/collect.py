@@ -38,6 +38,8 @@ class GroupRows(msgspec.Struct, frozen=True, kw_only=True):
     """Of its scored rollouts."""
     usable: bool
     """It counts as one of the step's groups."""
+    sampled_tokens: int
+    """Of all its rollouts and roles."""
     metrics: dict[str, float]
 
 
@@ -53,8 +55,10 @@ class StepCollector:
         self._rule = rule
         self._policy_version = policy_version
         self._checked_s = 0.0
+        self._collected_s = 0.0
 
     def __iter__(self) -> Iterator[StepRows]:
+        self._collected_s = time.perf_counter()
         while True:
             yield self._collect()
 
@@ -67,7 +71,10 @@ class StepCollector:
             group = group_rows(self._next_group(), self._rule, version)
             taken.append(group)
             metrics.add(group.metrics)
-        metrics.add({"wait_s": time.perf_counter() - started_s})
+        now_s = time.perf_counter()
+        sampled = sum(group.sampled_tokens for group in taken)
+        metrics.add({"wait_s": now_s - started_s, "sampled_tokens_per_s": sampled / (now_s - self._collected_s)})
+        self._collected_s = now_s
         for numbers in self._worker_metrics():
             metrics.add(numbers)
         used = [group for group in taken if group.usable]
@@ -138,7 +145,13 @@ def group_rows(group: RolloutGroup, rule: CollectRule, policy_version: int) -> G
             "count/equal_reward_groups": float(len(rewards) > 0 and len(set(rewards)) == 1),
         }
     )
-    return GroupRows(rows=fresh.rows, rewards=tuple(rewards), usable=bool(rewards) and not stale, metrics=counts.take())
+    return GroupRows(
+        rows=fresh.rows,
+        rewards=tuple(rewards),
+        usable=bool(rewards) and not stale,
+        sampled_tokens=sum(rollout.trace.sampled_tokens for rollout in group.rollouts),
+        metrics=counts.take(),
+    )
 
 
 def _over_swap(rollout: Rollout) -> int:
