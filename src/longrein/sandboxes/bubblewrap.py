@@ -135,14 +135,14 @@ class BubblewrapSandbox:
     async def read(self, path: str) -> bytes:
         """See :meth:`longrein.sandboxes.base.Sandbox.read`."""
         self._require_open()
-        tree, relative = self._view.layout.locate(path)
-        return tree.read(relative, self._spec.limits.collect_bytes)
+        place = self._view.layout.locate(path)
+        return place.tree.read(place.path, self._spec.limits.collect_bytes)
 
     async def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
         """See :meth:`longrein.sandboxes.base.Sandbox.write`."""
         self._require_open()
-        tree, relative = self._view.layout.locate(path)
-        tree.write(relative, WorkFile(data=data, executable=executable))
+        place = self._view.layout.locate(path)
+        place.tree.write(place.path, WorkFile(data=data, executable=executable))
 
     async def collect(self) -> WorkTree:
         """See :meth:`longrein.sandboxes.base.Sandbox.collect`."""

@@ -128,18 +128,24 @@ def _takes(parent: Path, files: tuple[str, ...]) -> bool:
         folder.rmdir()
 
 
+class _Mounted(msgspec.Struct, frozen=True, kw_only=True):
+    point: Path
+    """Where it is mounted."""
+    root: str
+    """Which of its folders is mounted there."""
+
+
 def _own_folders(kind: str, controller: str) -> tuple[Path, ...]:
     """Our own group's folder and its ancestors, innermost first, in the mounted hierarchy of that controller."""
     mounted = _mount_of(kind, controller)
     if mounted is None:
         return ()
-    top, root = mounted
     inside = Path(_own_path(controller))
-    own = top / (inside.relative_to(root) if inside.is_relative_to(root) else ".")
-    return tuple(folder for folder in (own, *own.parents) if folder.is_relative_to(top) and folder.is_dir())
+    own = mounted.point / (inside.relative_to(mounted.root) if inside.is_relative_to(mounted.root) else ".")
+    return tuple(folder for folder in (own, *own.parents) if folder.is_relative_to(mounted.point) and folder.is_dir())
 
 
-def _mount_of(kind: str, controller: str) -> tuple[Path, str] | None:
+def _mount_of(kind: str, controller: str) -> _Mounted | None:
     """Mount point of a hierarchy, and which of its folders is mounted there."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -149,7 +155,7 @@ def _mount_of(kind: str, controller: str) -> tuple[Path, str] | None:
         left, _, right = line.partition(" - ")
         fields, (fstype, _, options) = left.split(), right.split(" ", 2)
         if fstype == kind and (not controller or controller in options.split(",")):
-            return Path(fields[4]), fields[3]
+            return _Mounted(point=Path(fields[4]), root=fields[3])
     return None
 
 

@@ -5,8 +5,18 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path, PurePosixPath
 
+import msgspec
+
 from longrein.errors import SandboxError
 from longrein.sandboxes.tree import Owner, PrivateTree
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an inside path lies on the host."""
+
+    tree: PrivateTree
+    path: str
+    """Relative to the tree."""
 
 
 class Layout:
@@ -33,7 +43,7 @@ class Layout:
             tree.make()
         return cls(session, workdir, trees)
 
-    def locate(self, path: str) -> tuple[PrivateTree, str]:
+    def locate(self, path: str) -> Place:
         """The folder that holds an inside path, and the path within it.
 
         Raises:
@@ -44,7 +54,7 @@ class Layout:
         if not homes:
             raise SandboxError(f"{path!r} lies in no private folder of the sandbox ({', '.join(self.trees)})")
         folder = max(homes, key=lambda home: len(home.parts))
-        return self.trees[str(folder)], str(wanted.relative_to(folder))
+        return Place(tree=self.trees[str(folder)], path=str(wanted.relative_to(folder)))
 
     @property
     def work(self) -> PrivateTree:

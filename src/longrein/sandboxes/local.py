@@ -126,14 +126,14 @@ class SubprocessSandbox:
     async def read(self, path: str) -> bytes:
         """See :meth:`longrein.sandboxes.base.Sandbox.read`."""
         self._require_open()
-        tree, relative = self._layout.locate(self._placed(path))
-        return tree.read(relative, self._spec.limits.collect_bytes)
+        place = self._layout.locate(self._placed(path))
+        return place.tree.read(place.path, self._spec.limits.collect_bytes)
 
     async def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
         """See :meth:`longrein.sandboxes.base.Sandbox.write`."""
         self._require_open()
-        tree, relative = self._layout.locate(self._placed(path))
-        tree.write(relative, WorkFile(data=data, executable=executable))
+        place = self._layout.locate(self._placed(path))
+        place.tree.write(place.path, WorkFile(data=data, executable=executable))
 
     async def collect(self) -> WorkTree:
         """See :meth:`longrein.sandboxes.base.Sandbox.collect`."""

@@ -11,8 +11,8 @@ from typing import cast
 
 from longrein.errors import SandboxError
 
-_HELPER = Path(__file__).with_name("netns_listener.py")
-_HELPER_TIMEOUT_S = 10.0
+_LISTENER = Path(__file__).with_name("netns_listener.py")
+_LISTENER_TIMEOUT_S = 10.0
 _HOST = "127.0.0.1"
 
 
@@ -133,20 +133,20 @@ async def _listeners(pid: int, ports: tuple[int, ...]) -> list[socket.socket]:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            helper = _helper(pid, theirs.fileno(), ports)
+            process = _start_listener(pid, theirs.fileno(), ports)
         try:
             received = await _receive(ours, len(ports))
         finally:
-            helper.kill()  # it has nothing more to do
-            _, complaint = helper.communicate()
+            process.kill()  # it has nothing more to do
+            _, complaint = process.communicate()
     if len(received) != len(ports):
         raise SandboxError(f"no listener inside the sandbox: {complaint.decode(errors='replace').strip()[-300:]}")
     return received
 
 
-def _helper(pid: int, channel: int, ports: tuple[int, ...]) -> subprocess.Popen[bytes]:
+def _start_listener(pid: int, channel: int, ports: tuple[int, ...]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_HELPER), str(pid), str(channel), *map(str, ports)],
+        [sys.executable, "-I", "-S", str(_LISTENER), str(pid), str(channel), *map(str, ports)],
         pass_fds=(channel,),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -160,10 +160,10 @@ async def _receive(channel: socket.socket, count: int) -> list[socket.socket]:
     ready: asyncio.Future[None] = loop.create_future()
     loop.add_reader(channel.fileno(), lambda: None if ready.done() else ready.set_result(None))
     try:
-        async with asyncio.timeout(_HELPER_TIMEOUT_S):
+        async with asyncio.timeout(_LISTENER_TIMEOUT_S):
             await ready
     except TimeoutError as error:
-        raise SandboxError(f"no listener inside the sandbox within {_HELPER_TIMEOUT_S} s") from error
+        raise SandboxError(f"no listener inside the sandbox within {_LISTENER_TIMEOUT_S} s") from error
     finally:
         loop.remove_reader(channel.fileno())
     _, descriptors, _, _ = socket.recv_fds(channel, 1, count)
