@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import combinations
 
 import pytest
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 
 from longrein.errors import ConfigError
 from longrein.rollout.evaluate import mean_interval, paired_difference, report
+from longrein.types import Rollout
 from tests.traces import call, failed, rollout
 
 
-def solved(values: list[list[float | None]]) -> list[list[object]]:
+def solved(values: Sequence[Sequence[float | None]]) -> list[list[Rollout]]:
     return [
         [
             rollout(f"{i}-{j}", [call(0, None, [1], [2])], value) if value is not None else failed("x")
@@ -31,12 +33,12 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_success(values: list[list[floa
     """Against brute force over all subsets of k samples."""
     subsets = [[max(subset) for subset in combinations(task, k)] for task in values]
     expected = sum(sum(s) / len(s) for s in subsets) / len(subsets)
-    got = report([str(i) for i in range(len(values))], solved(values), [k])  # type: ignore[arg-type]
+    got = report([str(i) for i in range(len(values))], solved(values), [k])
     assert got.pass_at[k] == pytest.approx(expected)
 
 
 def test_unscorable_rollouts_are_counted_and_left_out() -> None:
-    got = report(["a", "b"], solved([[1.0, None], [0.0, 0.0]]), [1])  # type: ignore[arg-type]
+    got = report(["a", "b"], solved([[1.0, None], [0.0, 0.0]]), [1])
     assert got.unscorable == 1
     assert got.reward.mean == 0.5
     assert got.statuses == {"completed": 3, "failed": 1}
@@ -56,13 +58,13 @@ def test_interval_shrinks_with_tasks_and_unbounded_rewards_are_not_padded() -> N
 
 
 def test_paired_difference_sees_what_unpaired_intervals_hide() -> None:
-    before = report([str(i) for i in range(8)], solved([[i / 10] for i in range(8)]), [1])  # type: ignore[arg-type]
-    after = report([str(i) for i in range(8)], solved([[i / 10 + 0.1] for i in range(8)]), [1])  # type: ignore[arg-type]
+    before = report([str(i) for i in range(8)], solved([[i / 10] for i in range(8)]), [1])
+    after = report([str(i) for i in range(8)], solved([[i / 10 + 0.1] for i in range(8)]), [1])
     difference = paired_difference(after, before)
     assert difference.mean == pytest.approx(0.1)
     assert difference.excludes_zero
     same = paired_difference(before, before)
     assert not same.excludes_zero
-    other = report(["z"], solved([[1.0]]), [1])  # type: ignore[arg-type]
+    other = report(["z"], solved([[1.0]]), [1])
     with pytest.raises(ConfigError, match="different tasks"):
         paired_difference(after, other)
