@@ -85,12 +85,6 @@ class GatewayRequestError(LongreinError, ValueError):
         self.code = code
 
 
-class VerifierError(InfrastructureError):
-    """The verifier crashed or gave no verdict: the rollout is unscorable, never zero."""
-
-    kind: FailureKind = "verifier"
-
-
 class WorkerError(LongreinError, RuntimeError):
     """The rollout worker process died or cannot make progress."""
 

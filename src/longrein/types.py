@@ -73,7 +73,6 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Wall-clock of one call, in seconds since the epoch and seconds."""
 
     started_at_s: float
-    queued_s: float = 0.0
     generate_s: float = 0.0
 
 

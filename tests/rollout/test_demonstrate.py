@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from longrein.engines.render import ChatRenderer
-from longrein.engines.scripted import ScriptedEngine, ScriptedEngineSpec, TurnList
+from longrein.engines.scripted import ScriptedEngine, TurnList
 from longrein.errors import TaskError
 from longrein.gateway.settings import GatewaySettings
 from longrein.rollout.demonstrate import OracleVoice, demonstrate
 from longrein.rollout.evaluate import evaluate
-from longrein.rollout.runtime import RendererSpec, RolloutRuntime, RuntimeSettings, open_gateway
+from longrein.rollout.runtime import RolloutRuntime, open_gateway
 from longrein.types import Rollout, Task
 from tests import tiny
 from tests.rollout.by_hand import HandFactory
@@ -30,13 +30,8 @@ async def runtime(folder: Path) -> AsyncIterator[tuple[RolloutRuntime, ScriptedE
     tiny.tokenizer().save_pretrained(folder)
     renderer = ChatRenderer.load(str(folder))
     engine = ScriptedEngine(TurnList(renderer), vocab_size=renderer.vocab_size, context_length=2048)
-    settings = RuntimeSettings(
-        engine=ScriptedEngineSpec(model=str(folder)),
-        renderer=RendererSpec(model=str(folder)),
-        gateway=GatewaySettings(max_tokens=256, context_length=2048),
-        factory=HandFactory(),
-    )
-    async with open_gateway(engine, renderer, settings) as opened:
+    settings = GatewaySettings(max_tokens=256, context_length=2048)
+    async with open_gateway(engine, renderer, settings, HandFactory()) as opened:
         yield opened, engine
 
 

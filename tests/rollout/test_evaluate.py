@@ -62,9 +62,9 @@ def test_paired_difference_sees_what_unpaired_intervals_hide() -> None:
     after = report([str(i) for i in range(8)], solved([[i / 10 + 0.1] for i in range(8)]), [1])
     difference = paired_difference(after, before)
     assert difference.mean == pytest.approx(0.1)
-    assert difference.excludes_zero
+    assert difference.above_zero
     same = paired_difference(before, before)
-    assert not same.excludes_zero
+    assert not same.above_zero
     other = report(["z"], solved([[1.0]]), [1])
     with pytest.raises(ConfigError, match="different tasks"):
         paired_difference(after, other)

@@ -13,13 +13,13 @@ from rich.progress import Progress
 
 from longrein.cli import parts
 from longrein.cli.command import Command, add_run_arguments, read_run_file
+from longrein.cli.single_rollouts import SingleRollouts
 from longrein.config import RunConfig
 from longrein.engines.base import EngineSpec
 from longrein.engines.local.process import LocalEngineProcess
 from longrein.rollout.evaluate import EvalReport, evaluate
 from longrein.rollout.runtime import open_runtime
-from longrein.store import RunStore
-from longrein.types import Rollout, RolloutGroup, Task
+from longrein.types import Rollout, Task
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -30,20 +30,22 @@ def run(arguments: argparse.Namespace) -> int:
     engine.start()
     try:
         held_out = parts.tasks(config, "test")
-        report = evaluate_model(config, engine.spec, held_out, "eval", console)
+        evaluate_model(config, engine.spec, held_out, "eval", console)
     finally:
         engine.stop()
-    save_report(Path(config.output_dir), "eval", report)
     return 0
 
 
 def evaluate_model(
     config: RunConfig, engine: EngineSpec, held_out: Sequence[Task], label: str, console: Console
 ) -> EvalReport:
-    """Evaluate whatever the engine serves now, with a progress bar, and print the result."""
+    """Evaluate whatever the engine serves now, with a progress bar; print the result.
 
-    store = RunStore(Path(config.output_dir) / f"eval-{label}".replace(" ", "-").lower())
-    by_id = {task.task_id: task for task in held_out}
+    ``eval-<label>.json`` in the run directory keeps the report, ``eval-<label>/`` the rollouts behind it.
+    """
+    name = label.replace(" ", "-").lower()
+    folder = Path(config.output_dir) / f"eval-{name}"
+    rollouts = SingleRollouts(folder, held_out)
 
     async def run_all() -> EvalReport:
         async with open_runtime(parts.runtime_settings(config, engine)) as runtime:
@@ -51,8 +53,7 @@ def evaluate_model(
                 bar = progress.add_task(label, total=len(held_out) * config.eval.samples)
 
                 def keep(rollout: Rollout) -> None:
-                    task = by_id[rollout.task_id]
-                    store.append(RolloutGroup(group_id=rollout.rollout_id, task=task, rollouts=(rollout,)))
+                    rollouts.append(rollout)
                     progress.advance(bar)
 
                 return await evaluate(
@@ -61,11 +62,12 @@ def evaluate_model(
                     samples=config.eval.samples,
                     pass_at=config.eval.pass_at,
                     max_inflight=config.eval.max_inflight,
-                    label=label,
+                    label=name,
                     on_rollout=keep,
                 )
 
     report = asyncio.run(run_all())
+    folder.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(report)))
     console.print(f"{label:>12}: {describe(report)}", highlight=False, soft_wrap=True)
     return report
 
@@ -77,12 +79,6 @@ def describe(report: EvalReport) -> str:
     note = f"; {', '.join(f'{count} {name}' for name, count in sorted(odd.items()))}" if odd else ""
     unscorable = f"; {report.unscorable} unscorable" if report.unscorable else ""
     return f"reward {report.reward} (95 % CI); {passes}{note}{unscorable}"
-
-
-def save_report(run_dir: Path, label: str, report: EvalReport) -> None:
-    """Keep the report in the run directory as ``eval-<label>.json``."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / f"eval-{label}.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)))
 
 
 COMMAND = Command(name="eval", help="evaluate a model on held-out tasks", configure=add_run_arguments, run=run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -12,16 +11,16 @@ from rich.console import Console
 
 from longrein.cli import parts
 from longrein.cli.command import Command, add_run_arguments, read_run_file
+from longrein.cli.single_rollouts import SingleRollouts
 from longrein.config import Problem, RunConfig, config_error
-from longrein.engines.scripted import ScriptedEngine, ScriptedEngineSpec, TurnList
+from longrein.engines.scripted import ScriptedEngine, TurnList
 from longrein.metrics import LossSink
 from longrein.rollout.demonstrate import OracleVoice, demonstrate
 from longrein.rollout.runtime import open_gateway
 from longrein.rows import rows_from_rollout
-from longrein.store import RunStore
 from longrein.train.log_callback import MetricsCallback
 from longrein.train.sft import SftConfig, train_sft
-from longrein.types import Rollout, RolloutGroup, Row, Task
+from longrein.types import Rollout, Row
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,30 +68,20 @@ def warm_start(config: RunConfig, console: Console) -> Path:
 
 
 async def _demonstrations(config: RunConfig) -> list[Rollout]:
-    count = config.sft.steps * config.sft.batch_size
-    tasks = parts.tasks(config, "train")
-    chosen = [tasks[index % len(tasks)] for index in range(min(count, len(tasks)))]
+    chosen = parts.tasks(config, "train")[: config.sft.steps * config.sft.batch_size]
     section = config.sft
     voice = OracleVoice(tool=section.tool, argument=section.argument, closing=section.closing)
-    spec = ScriptedEngineSpec(model=config.model.path, chat_template=parts.chat_template(config))
     renderer = parts.renderer_spec(config).load()
     engine = ScriptedEngine(
         TurnList(renderer), vocab_size=renderer.vocab_size, context_length=config.model.context_length
     )
-    settings = parts.runtime_settings(config, spec)
-    async with open_gateway(engine, renderer, settings) as runtime:
+    gateway, factory = parts.gateway_settings(config), parts.session_factory(config)
+    async with open_gateway(engine, renderer, gateway, factory) as runtime:
         rollouts = await demonstrate(runtime, engine, chosen, voice, config.eval.max_inflight)
-    _keep(Path(config.output_dir) / "sft-demonstrations", chosen, rollouts)
-    return rollouts
-
-
-def _keep(folder: Path, tasks: Sequence[Task], rollouts: Sequence[Rollout]) -> None:
-    """On disk before they are used, like every rollout."""
-    store = RunStore(folder)
-    by_id = {task.task_id: task for task in tasks}
+    on_disk = SingleRollouts(Path(config.output_dir) / "sft-demonstrations", chosen)
     for rollout in rollouts:
-        task = by_id[rollout.task_id]
-        store.append(RolloutGroup(group_id=rollout.rollout_id, task=task, rollouts=(rollout,)))
+        on_disk.append(rollout)
+    return rollouts
 
 
 def _rows(rollout: Rollout) -> tuple[Row, ...]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from longrein.cli import parts
 from longrein.cli.command import Command, add_run_arguments, read_run_file
 from longrein.cli.curve import draw_curve
-from longrein.cli.evaluate import evaluate_model, save_report
+from longrein.cli.evaluate import evaluate_model
 from longrein.cli.grpo import train_grpo
 from longrein.cli.run_directory import set_aside
 from longrein.cli.sft import warm_start
@@ -79,17 +79,14 @@ class _Run:
     def _judge(self, label: str) -> EvalReport | None:
         if not self._held_out:
             return None
-        report = evaluate_model(self._config, self._engine.spec, self._held_out, label, self._console)
-        save_report(self._run_dir, label.replace(" ", "-").lower(), report)
-        return report
+        return evaluate_model(self._config, self._engine.spec, self._held_out, label, self._console)
 
     def _verdict(self, before: EvalReport | None, after: EvalReport | None) -> int:
         if before is None or after is None:
             return 0
         difference: Interval = paired_difference(after, before)
         self._console.print(f"{'gain':>12}: {difference} (paired, 95 % CI)", highlight=False, soft_wrap=True)
-        improved = difference.low > 0
-        if self._config.eval.require_improvement and not improved:
+        if self._config.eval.require_improvement and not difference.above_zero:
             self._console.print("the paired interval does not lie above 0: no improvement is shown")
             return 1
         return 0

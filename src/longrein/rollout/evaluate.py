@@ -27,9 +27,9 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
 
     @property
-    def excludes_zero(self) -> bool:
-        """The whole interval lies on one side of 0."""
-        return self.low > 0 or self.high < 0
+    def above_zero(self) -> bool:
+        """The whole interval lies above 0."""
+        return self.low > 0
 
     def __str__(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}] over {self.tasks} tasks"

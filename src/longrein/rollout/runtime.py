@@ -88,7 +88,7 @@ async def open_runtime(settings: RuntimeSettings) -> AsyncGenerator[RolloutRunti
     renderer = settings.renderer.load()
     engine = await settings.engine.connect()
     try:
-        async with open_gateway(engine, renderer, settings) as runtime:
+        async with open_gateway(engine, renderer, settings.gateway, settings.factory, settings.max_retries) as runtime:
             yield runtime
     finally:
         await engine.close()
@@ -96,13 +96,13 @@ async def open_runtime(settings: RuntimeSettings) -> AsyncGenerator[RolloutRunti
 
 @asynccontextmanager
 async def open_gateway(
-    engine: Engine, renderer: ChatRenderer, settings: RuntimeSettings
+    engine: Engine, renderer: ChatRenderer, settings: GatewaySettings, factory: SessionFactory, max_retries: int = 1
 ) -> AsyncGenerator[RolloutRuntime, None]:
     """Start a gateway before an engine that is already connected."""
-    gateway = Gateway(engine, renderer, settings.gateway)
+    gateway = Gateway(engine, renderer, settings)
     await gateway.start()
     try:
-        driver = LoopOwningDriver(gateway, settings.factory, settings.max_retries)
+        driver = LoopOwningDriver(gateway, factory, max_retries)
         yield RolloutRuntime(engine=engine, renderer=renderer, gateway=gateway, driver=driver)
     finally:
         await gateway.close()
