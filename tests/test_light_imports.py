@@ -10,7 +10,7 @@ import sys
 import longrein
 import longrein.rollout.process, longrein.rollout.evaluate, longrein.rollout.worker, longrein.engines.local.client
 import longrein.sessions.agent, longrein.tasks.source, longrein.harnesses.opencode, longrein.store, longrein.rows
-import longrein.engines.render
+import longrein.engines.render, longrein.rollout.openenv_agents, longrein.rollout.tool_loop
 print(sorted({"torch", "accelerate", "openenv"} & sys.modules.keys()))
 """
 

@@ -16,7 +16,8 @@ from longrein.engines.local.process import LocalEngineProcess
 from longrein.sandboxes.choose import choose_backend
 from longrein.store import read_groups
 from longrein.train.log_callback import MetricsCallback
-from longrein.types import Outcome, Task
+from longrein.types import Task
+from longrein.views import Outcome
 from tests import tiny
 
 STEPS = 6

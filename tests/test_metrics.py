@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from longrein.metrics import JsonlSink, LossSink, TableSink
+from longrein.metrics import JsonlSink, LossSink, TableSink, rewind
 
 
 def test_lines_are_json_at_once_and_not_finite_is_null(tmp_path: Path) -> None:
@@ -28,6 +28,20 @@ def test_lines_are_json_at_once_and_not_finite_is_null(tmp_path: Path) -> None:
     ]
 
 
+def test_a_run_that_goes_on_from_a_step_has_each_step_once(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rewind(path, 0)
+    assert not path.exists()
+    sink = JsonlSink(path)
+    for step in (1, 2, 3):
+        sink.write(step, {})
+    sink.close()
+    path.write_bytes(path.read_bytes() + b'{"step": 4, "rew')
+    rewind(path, 2)
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
+    assert [json.loads(line)["step"] for line in (tmp_path / "metrics-undone.jsonl").read_text().splitlines()] == [3]
+
+
 def test_the_table_shows_failures_by_reason_and_the_time_left() -> None:
     out = io.StringIO()
     sink = TableSink(Console(file=out, width=80), max_steps=4)
@@ -44,4 +58,8 @@ def test_the_table_shows_failures_by_reason_and_the_time_left() -> None:
 def test_a_loss_line_says_where_it_is() -> None:
     out = io.StringIO()
     LossSink(Console(file=out), "sft", 3).write(2, {"loss": 0.5})
-    assert out.getvalue().strip() == "sft: step 2/3, loss 0.500"
+    LossSink(Console(file=out), "sft", 3).write(3, {})
+    assert [line.strip() for line in out.getvalue().splitlines()] == [
+        "sft: step 2/3, loss 0.500",
+        "sft: step 3/3, loss -",
+    ]

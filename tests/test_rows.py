@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from longrein.errors import TraceError
 from longrein.rows import RowSet, rows_from_rollout
-from longrein.types import Call, Rollout, Row, Trace
+from longrein.types import ROLE_WEIGHTS, Call, Role, Rollout, Row, Trace
 from tests.traces import call, rollout
 
 EOS = 1
-ROLES = ["agent", "subagent", "compaction", "auxiliary", "retry"]
+ROLES: list[Role] = ["agent", "subagent", "compaction", "auxiliary", "retry"]
 
 
 @st.composite
@@ -36,6 +36,7 @@ def forests(draw: st.DrawFn) -> Rollout:
             prompt,
             sampled,
             role=draw(st.sampled_from(ROLES)),
+            trains=draw(st.booleans()) or draw(st.booleans()),
             delivered=draw(st.booleans()) or draw(st.booleans()),
             min_policy_version=draw(st.integers(0, 3)),
             max_policy_version=5,
@@ -53,15 +54,29 @@ def trained_ids(rows: RowSet) -> Counter[int]:
 
 
 @settings(deadline=None, max_examples=150)
-@given(forests())
-def test_every_sampled_token_trains_once_or_has_a_reason(attempt: Rollout) -> None:
-    made = rows_from_rollout(attempt, advantage=0.5)
+@given(forests(), st.fixed_dictionaries({role: st.sampled_from([0.0, 0.5, 1.0]) for role in ROLES}))
+def test_every_sampled_token_trains_once_or_has_a_reason(attempt: Rollout, weights: dict[Role, float]) -> None:
+    made = rows_from_rollout(attempt, advantage=0.5, role_weights=weights)
     sampled = {int(token): item for item in attempt.trace.calls for token in item.completion.token_ids}
-    trains = {token for token, item in sampled.items() if item.delivered and item.role != "auxiliary"}
+    chosen = {token: item for token, item in sampled.items() if item.delivered and item.trains}
+    trains = {token: weights[item.role] for token, item in chosen.items() if weights[item.role]}
 
-    assert trained_ids(made) == Counter(trains)
-    assert sum(made.untrained.values()) == len(sampled) - len(trains)
-    assert made.untrained.get("undelivered", 0) == sum(not item.delivered for item in sampled.values())
+    assert trained_ids(made) == Counter(trains.keys())
+    weighed = {int(token): row.weight for row in made.rows for token in row.token_ids[row.loss_mask]}
+    assert weighed == trains
+    untrained = Counter(item.role for item in chosen.values() if not weights[item.role])
+    untrained["undelivered"] = sum(not item.delivered for item in sampled.values())
+    untrained["train_turn_fn"] = sum(item.delivered and not item.trains for item in sampled.values())
+    assert +Counter(made.untrained) == +untrained
+
+
+def test_a_path_of_two_weights_is_two_rows_and_every_token_trains_once() -> None:
+    calls = [call(0, None, [5], [6]), call(1, 0, [7], [8], role="compaction"), call(2, 1, [9], [10])]
+    weights: dict[Role, float] = {**ROLE_WEIGHTS, "compaction": 0.25}
+    first, second = rows_from_rollout(rollout("r", calls), advantage=1.0, role_weights=weights).rows
+    assert (first.weight, first.token_ids[first.loss_mask].tolist()) == (1.0, [6, 10])
+    assert (second.weight, second.token_ids[second.loss_mask].tolist()) == (0.25, [8])
+    assert second.token_ids.tolist() == [5, 6, 7, 8]
 
 
 @settings(deadline=None, max_examples=150)

@@ -1,21 +1,18 @@
-"""TOML run file -> frozen :class:`RunConfig`, strictly: every problem is named before anything starts."""
+"""What a run file may say, table by table, with its defaults and bounds."""
 
 from __future__ import annotations
 
-import difflib
-import math
-import tomllib
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
-from longrein.errors import ConfigError
+from longrein.types import ROLE_WEIGHTS, AdvantageName, Role
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+Weight = Annotated[float, msgspec.Meta(ge=0)]
 PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
-S = TypeVar("S", bound=msgspec.Struct)
+Fraction = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,17 +32,57 @@ class ModelSection(Section, frozen=True, kw_only=True):
     context_length: Positive = 2048
 
 
-class TasksSection(Section, frozen=True, kw_only=True):
-    """``[tasks]``: a procedural suite by family names, or a folder of Harbor task directories."""
+class CurriculumSection(Section, frozen=True, kw_only=True):
+    """``[tasks.curriculum]``: which tasks come more often, see :mod:`longrein.rollout.curriculum`."""
 
-    source: Literal["procedural", "harbor"] = "procedural"
+    rule: Literal["uniform", "pass_rate"] = "uniform"
+    target: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.5
+    """For ``pass_rate``, as all below: the pass rate at which a cell of tasks comes most often."""
+    window: Positive = 64
+    """Judged rollouts of a cell that make its recent pass rate."""
+    explore: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.2
+    """Share of groups that are drawn from all cells alike."""
+    lag_groups: Positive = 16
+    """A group is chosen by what came of groups at least so many before it."""
+    by: tuple[str, ...] = ("family", "difficulty")
+    """Keys of the tasks' metadata: tasks that have them alike make up a cell."""
+
+
+class VerifierSection(Section, frozen=True, kw_only=True):
+    """``[tasks.verifier]``: who judges, within which bounds."""
+
+    function: str = ""
+    """``module:function`` or ``file.py:function`` that judges in Python; empty means the tasks' own hidden tests."""
+    memory_mb: Annotated[int, msgspec.Meta(ge=64)] = 2048
+    pids: Positive = 512
+    timeout_s: PositiveFloat | None = None
+    """Overrides the task's own."""
+
+
+class TasksSection(Section, frozen=True, kw_only=True):
+    """``[tasks]``: where tasks come from, which of them, and in what order."""
+
+    source: Literal["procedural", "harbor", "jsonl", "dataset", "mbpp", "deepcoder", "humaneval", "reasoning_gym"] = (
+        "procedural"
+    )
     families: tuple[str, ...] = ()
-    """Family names of the procedural suite; empty means all."""
+    """Families or suites of the procedural suite, empty means all; data sets of ``reasoning_gym``."""
+    held_out_families: tuple[str, ...] = ()
+    """Of the procedural suite: these make up the test split and are not trained on."""
+    difficulty: tuple[Positive, ...] = ()
+    """Levels of the procedural suite; empty means all."""
     folder: str = ""
+    """Of Harbor task directories."""
+    path: str = ""
+    """Of ``jsonl``, ``dataset``, ``mbpp`` or ``deepcoder``: a file, or a hub id."""
+    subset: str = ""
+    """Of a data set on the hub."""
     shuffle: bool = True
     """Every epoch in a new seeded order; false keeps the source's order (the procedural suite takes turns)."""
     train_count: Positive = 256
     eval_count: NonNegative = 32
+    curriculum: CurriculumSection = CurriculumSection()
+    verifier: VerifierSection = VerifierSection()
 
 
 class HarnessSection(Section, frozen=True, kw_only=True):
@@ -56,17 +93,29 @@ class HarnessSection(Section, frozen=True, kw_only=True):
     """For ``command``: the argv to run inside the sandbox."""
     script: str = ""
     """For ``command``: a Python file shipped into the sandbox and run there (instead of ``argv``)."""
+    python: str = ""
+    """For ``script``: the interpreter, a virtual environment's say; empty means ours, without what is installed."""
     env: dict[str, str] = {}
     binary: str = ""
     """For an installed agent: path of its binary; empty means where ``make agents`` puts it."""
+    options: dict[str, Any] = {}
+    """For an installed agent: what its harness takes besides, such as ``compact_at``."""
 
 
 class SandboxSection(Section, frozen=True, kw_only=True):
     """``[sandbox]``: where the agent works."""
 
-    backend: Literal["auto", "bubblewrap", "subprocess"] = "auto"
+    backend: Literal["auto", "bubblewrap", "subprocess", "docker", "podman"] = "auto"
     memory_mb: Annotated[int, msgspec.Meta(ge=64)] = 2048
     pids: Positive = 512
+    cpus: PositiveFloat = 4.0
+    """Of processor time in a second."""
+    disk_mb: Annotated[int, msgspec.Meta(ge=16)] = 4096
+    """What the files of a session may take; who takes more is killed."""
+    rootfs: str = ""
+    """For ``bubblewrap``: folder with another root file system than the host's."""
+    image: str = ""
+    """For ``docker`` and ``podman``: the image that agents run in."""
 
 
 class RolloutSection(Section, frozen=True, kw_only=True):
@@ -77,11 +126,26 @@ class RolloutSection(Section, frozen=True, kw_only=True):
     """Sessions running at once."""
     max_staleness: NonNegative = 1
     temperature: PositiveFloat = 1.0
+    top_p: Fraction = 1.0
+    """This and the next two cut the distribution; only ``[eval]`` may, so each must stay at what cuts nothing."""
+    top_k: NonNegative = 0
+    min_p: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     max_tokens: Positive = 256
     """Per call; the agent may ask for less."""
     max_calls: Positive = 64
+    """A session; once over this or a limit below, its agent gets a final answer that nobody sampled."""
+    max_sampled_tokens: Positive = 10_000_000
+    max_session_s: PositiveFloat = 86_400.0
+    max_context_refusals: NonNegative = 3
+    """Prompts too long for the context that are refused before the final answer comes."""
+    engine_timeout_s: PositiveFloat = 1800.0
+    """One try at a completion; after three the rollout is unscorable."""
     agent_timeout_s: PositiveFloat | None = None
     """Overrides the task's own."""
+    overlong_max_tokens: NonNegative = 0
+    """Sampled tokens of a rollout at which its reward has lost 1; 0 punishes no length."""
+    overlong_cache_tokens: Positive = 1024
+    """How many tokens before that it begins to lose."""
 
 
 class SftSection(Section, frozen=True, kw_only=True):
@@ -99,6 +163,32 @@ class SftSection(Section, frozen=True, kw_only=True):
     """What the oracle says last."""
 
 
+class RolesSection(Section, frozen=True, kw_only=True):
+    """``[train.roles]``: what multiplies the loss of each role's tokens; 0 leaves them out."""
+
+    agent: Weight = ROLE_WEIGHTS["agent"]
+    subagent: Weight = ROLE_WEIGHTS["subagent"]
+    retry: Weight = ROLE_WEIGHTS["retry"]
+    compaction: Weight = ROLE_WEIGHTS["compaction"]
+    auxiliary: Weight = ROLE_WEIGHTS["auxiliary"]
+
+    def weights(self) -> dict[Role, float]:
+        """Role -> weight."""
+        return cast("dict[Role, float]", msgspec.structs.asdict(self))
+
+
+class LoraSection(Section, frozen=True, kw_only=True):
+    """``[train.lora]``: GRPO trains adapters and leaves the model as it is. Without the table, all weights train."""
+
+    rank: Positive = 16
+    alpha: Positive = 32
+    """The update of a weight is ``alpha / rank * B @ A``."""
+    dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    """In training only; the engine samples without, so above 0 its logprobs are no longer the trainer's."""
+    target_modules: tuple[str, ...] = ()
+    """Ends of module names; empty means every linear layer but the output head."""
+
+
 class TrainSection(Section, frozen=True, kw_only=True):
     """``[train]``: the GRPO step."""
 
@@ -110,14 +200,31 @@ class TrainSection(Section, frozen=True, kw_only=True):
     max_grad_norm: PositiveFloat = 1.0
     weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     adam_beta2: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.999
+    loss: Literal["grpo", "gspo", "cispo", "reinforce"] = "grpo"
+    advantage: AdvantageName = "group_normalised"
+    loss_aggregation: Literal["token", "rollout", "rollout_sum", "group", "constant"] = "token"
     epsilon: PositiveFloat = 0.2
     epsilon_high: PositiveFloat = 0.2
-    loss_aggregation: Literal["token", "rollout"] = "token"
+    delta: PositiveFloat | None = None
+    """Bound of the ratio where the advantage is negative."""
+    beta: Weight = 0.0
+    """Weight of the KL to the model that training starts from."""
+    old_logprobs: Literal["sampler", "recomputed"] = "sampler"
+    importance_sampling: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = "none"
+    importance_sampling_cap: PositiveFloat = 2.0
+    importance_sampling_floor: Weight = 0.0
+    equal_groups: Literal["count", "drop", "replace"] = "drop"
     micro_batch_tokens: Positive = 4096
+    shared_prefix: bool = True
+    """Feed a beginning that rows share once, in place of once a row."""
     gradient_checkpointing: bool = False
     save_steps: NonNegative = 0
-    """Checkpoint every so many steps; 0 saves the final model only."""
+    """Checkpoint every so many steps; 0 saves the final model only, and a resumed run begins GRPO again."""
+    save_total_limit: Positive | None = None
+    """Checkpoints that are kept, the newest."""
     report_to: tuple[str, ...] = ()
+    roles: RolesSection = RolesSection()
+    lora: LoraSection | None = None
 
 
 class EvalSection(Section, frozen=True, kw_only=True):
@@ -127,6 +234,12 @@ class EvalSection(Section, frozen=True, kw_only=True):
     """Rollouts a task."""
     max_inflight: Positive = 16
     """Sessions at once; nothing trains meanwhile, so it may be more than ``rollout.max_inflight``."""
+    temperature: Weight | None = None
+    """Overrides ``rollout.temperature``; 0 is greedy."""
+    top_p: Fraction = 1.0
+    top_k: NonNegative = 0
+    """0 keeps all."""
+    min_p: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     pass_at: tuple[Positive, ...] = (1,)
     require_improvement: bool = False
     """``train`` exits 1 unless the paired interval of the trained model minus its start excludes 0."""
@@ -139,6 +252,29 @@ class ComputeSection(Section, frozen=True, kw_only=True):
     trainer_threads: Positive = 1
     max_batch: Positive = 32
     """Requests decoded together."""
+
+
+class EngineSection(Section, frozen=True, kw_only=True):
+    """``[engine]``: what samples completions. Without the table, the embedded engine does."""
+
+    kind: Literal["local", "vllm"] = "local"
+    urls: tuple[str, ...] = ()
+    """For ``vllm``: base URLs of servers, all of the run's model."""
+    weight_sync: Literal["folder", "delta", "lora", "nccl"] = "folder"
+    """For ``vllm``: how new weights get to the servers."""
+    weights_folder: str = ""
+    """Where weights are written for the servers to read; empty means in the run directory."""
+    pause: Literal["keep", "wait"] = "keep"
+    """What an update does to requests in flight."""
+    command: tuple[str, ...] = ()
+    """For ``vllm``: starts the servers, one a URL; empty means that somebody else did."""
+    env: dict[str, str] = {}
+    """Added to the environment of ``command``."""
+    start_timeout_s: PositiveFloat = 600.0
+    update_timeout_s: PositiveFloat = 300.0
+    """One update of one server."""
+    outage_timeout_s: PositiveFloat = 300.0
+    """How long a server that does not answer is waited for."""
 
 
 class RunConfig(Section, frozen=True, kw_only=True):
@@ -155,146 +291,4 @@ class RunConfig(Section, frozen=True, kw_only=True):
     train: TrainSection = TrainSection()
     eval: EvalSection = EvalSection()
     compute: ComputeSection = ComputeSection()
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing wrong in a run file."""
-
-    key: str
-    value: Any
-    fix: str
-
-
-def config_error(source: str, problems: list[Problem]) -> ConfigError:
-    """All problems of a run file as one error, each naming key, value and fix."""
-    lines = [f"  {problem.key} = {_shown(problem.value)}: {problem.fix}" for problem in problems]
-    return ConfigError("\n".join([f"{source}: {len(lines)} problem(s) in the run file", *lines]))
-
-
-def load_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfig:
-    """Read and check a run file.
-
-    Args:
-        path: the TOML file. Paths inside it are made absolute, relative to its folder.
-        overrides: dotted key -> value, applied before checking (``{"model.path": "..."}``).
-
-    Raises:
-        ConfigError: unreadable file, bad TOML, or any wrong key, type or value: all of them in one message.
-    """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot read the run file: {error}. Give the path of a TOML run file.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}. Mend the file at that line.") from error
-    problems: list[Problem] = []
-    for key, value in (overrides or {}).items():
-        _set(data, key.split("."), value, problems)
-    config = _decode(RunConfig, data, "", problems)
-    if config is None:
-        raise config_error(str(path), problems)
-    config = _absolute(config, path.resolve().parent)
-    problems += _impossible(config)
-    if problems:
-        raise config_error(str(path), problems)
-    return config
-
-
-def _set(data: dict[str, Any], keys: list[str], value: Any, problems: list[Problem]) -> None:
-    for depth, key in enumerate(keys[:-1]):
-        below = data.setdefault(key, {})
-        if not isinstance(below, dict):
-            problems.append(Problem(key=".".join(keys[: depth + 1]), value=below, fix="must be a table"))
-            return
-        data = cast(dict[str, Any], below)
-    data[keys[-1]] = value
-
-
-def _decode(kind: type[S], data: Any, prefix: str, problems: list[Problem]) -> S | None:
-    """Decode one table key by key, so that every problem is found and not only the first."""
-    if not isinstance(data, dict):
-        problems.append(Problem(key=prefix.rstrip("."), value=data, fix="must be a table"))
-        return None
-    table = cast(dict[str, Any], data)
-    known = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-    found = len(problems)
-    for key in table.keys() - known.keys():
-        near = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(sorted(known))}"
-        problems.append(Problem(key=prefix + key, value=table[key], fix=f"unknown key; {hint}"))
-    values: dict[str, Any] = {}
-    for name, field in known.items():
-        if name not in table:
-            if field.required:
-                problems.append(Problem(key=prefix + name, value=None, fix="required; add it"))
-            continue
-        values[name] = _decode_field(field.type, table[name], prefix + name, problems)
-    return kind(**values) if len(problems) == found else None
-
-
-def _decode_field(kind: object, value: Any, key: str, problems: list[Problem]) -> Any:
-    if isinstance(kind, type) and issubclass(kind, Section):
-        return _decode(kind, value, key + ".", problems)
-    try:
-        converted = msgspec.convert(value, cast(Any, kind), strict=True)
-    except msgspec.ValidationError as error:
-        problems.append(Problem(key=key, value=value, fix=str(error)))
-        return None
-    if isinstance(converted, float) and not math.isfinite(converted):
-        problems.append(Problem(key=key, value=value, fix="must be a finite number"))
-    return converted
-
-
-def _absolute(config: RunConfig, folder: Path) -> RunConfig:
-    """Make paths of the run file absolute; a model path that is no folder stays a hub id."""
-
-    def resolve(path: str) -> str:
-        return str((folder / path).resolve()) if path else ""
-
-    model = config.model
-    model_path = resolve(model.path) if (folder / model.path).exists() else model.path
-    replace = msgspec.structs.replace
-    return replace(
-        config,
-        output_dir=resolve(config.output_dir),
-        model=replace(model, path=model_path, chat_template=resolve(model.chat_template)),
-        tasks=replace(config.tasks, folder=resolve(config.tasks.folder)),
-        harness=replace(config.harness, script=resolve(config.harness.script), binary=resolve(config.harness.binary)),
-    )
-
-
-def _impossible(config: RunConfig) -> list[Problem]:
-    """Values that have the right type but cannot work."""
-    problems: list[Problem] = []
-
-    def missing(key: str, path: str, kind: str) -> None:
-        exists = Path(path).is_dir() if kind == "folder" else Path(path).is_file()
-        if path and not exists:
-            problems.append(Problem(key=key, value=path, fix=f"no such {kind}; make it or correct the path"))
-
-    missing("model.chat_template", config.model.chat_template, "file")
-    missing("tasks.folder", config.tasks.folder, "folder")
-    missing("harness.script", config.harness.script, "file")
-    missing("harness.binary", config.harness.binary, "file")
-    if config.tasks.source == "harbor" and not config.tasks.folder:
-        problems.append(Problem(key="tasks.folder", value="", fix="source 'harbor' needs a folder of task directories"))
-    if config.harness.name == "command" and bool(config.harness.argv) == bool(config.harness.script):
-        problems.append(
-            Problem(key="harness.argv", value=list(config.harness.argv), fix="give argv or script, not both")
-        )
-    if config.rollout.max_tokens >= config.model.context_length:
-        fix = f"must be below model.context_length ({config.model.context_length})"
-        problems.append(Problem(key="rollout.max_tokens", value=config.rollout.max_tokens, fix=fix))
-    if config.eval.require_improvement and not config.tasks.eval_count:
-        fix = "needs tasks.eval_count of at least 2, or nothing can be compared"
-        problems.append(Problem(key="eval.require_improvement", value=True, fix=fix))
-    too_many = [k for k in config.eval.pass_at if k > config.eval.samples]
-    if too_many:
-        fix = f"pass@k needs k <= eval.samples ({config.eval.samples})"
-        problems.append(Problem(key="eval.pass_at", value=too_many, fix=fix))
-    return problems
-
-
-def _shown(value: Any) -> str:
-    text = "(absent)" if value is None else repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."
+    engine: EngineSection = EngineSection()

@@ -68,8 +68,20 @@ class EngineError(InfrastructureError, ConnectionError):
     kind: FailureKind = "engine"
 
 
+class EngineUnreachableError(EngineError):
+    """The engine does not answer just now; asked again later, or another one like it, it may."""
+
+
+class EngineRouteError(EngineError, LookupError):
+    """The engine has no such way to be asked, or keeps it closed."""
+
+
 class EngineRequestError(EngineError, ValueError):
     """The engine refused one request (ids outside the vocabulary, nothing to decode from)."""
+
+
+class GenerationAbortedError(EngineError):
+    """Whoever runs the server cut this generation off, to change the weights say; the same request may come again."""
 
 
 class ContextLengthError(LongreinError, ValueError):
@@ -85,8 +97,26 @@ class GatewayRequestError(LongreinError, ValueError):
         self.code = code
 
 
+class PromptTooLongError(GatewayRequestError):
+    """A prompt leaves no room in the context. Worded as OpenAI does; other dialects say it their own way."""
+
+    def __init__(self, *, prompt_tokens: int, context_length: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {context_length} tokens. However, your messages resulted in "
+            f"{prompt_tokens} tokens. Please reduce the length of the messages.",
+            status=400,
+            code="context_length_exceeded",
+        )
+        self.prompt_tokens = prompt_tokens
+        self.context_length = context_length
+
+
 class WorkerError(LongreinError, RuntimeError):
     """The rollout worker process died or cannot make progress."""
+
+
+class RankError(LongreinError, RuntimeError):
+    """Another process that trains the same model is gone, or stopped for a reason that it gives."""
 
 
 class DivergedError(LongreinError, ArithmeticError):

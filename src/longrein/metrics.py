@@ -42,6 +42,33 @@ class JsonlSink:
         self._file.close()
 
 
+class _Line(msgspec.Struct, frozen=True, kw_only=True):
+    step: int
+
+
+def rewind(path: Path, step: int) -> None:
+    """Cut ``metrics.jsonl`` back to the lines of steps up to ``step``, from where a run goes on; others follow anew.
+
+    What is cut off is added to ``metrics-undone.jsonl`` beside it. A last line that was cut off is dropped.
+    """
+    if not path.exists():
+        return
+    kept: list[bytes] = []
+    undone: list[bytes] = []
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            belongs = msgspec.json.decode(line, type=_Line).step <= step
+        except msgspec.DecodeError:
+            continue
+        (kept if belongs else undone).append(line)
+    if undone:
+        with path.with_name(f"{path.stem}-undone{path.suffix}").open("ab") as file:
+            file.writelines(undone)
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(b"".join(kept))
+    part.rename(path)
+
+
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     """One column of the step table."""
 
@@ -71,11 +98,15 @@ FAILED = "count/failed_"
 
 
 class TableSink:
-    """One line a step on the console, with the time left and the failures by reason."""
+    """One line a step on the console, with the time left and the failures by reason.
 
-    def __init__(self, console: Console, max_steps: int) -> None:
+    ``begun_after`` is the step that a resumed run goes on from.
+    """
+
+    def __init__(self, console: Console, max_steps: int, begun_after: int = 0) -> None:
         self._console = console
         self._max_steps = max_steps
+        self._begun_after = begun_after
         self._started_s = time.monotonic()
         self._console.print(
             "step".rjust(7) + "".join(column.title.rjust(12) for column in COLUMNS) + "   time left", soft_wrap=True
@@ -87,7 +118,7 @@ class TableSink:
         for column in COLUMNS:
             value = metrics.get(column.key)
             cells.append((column.form.format(value) if value is not None else "-").rjust(12))
-        left_s = (time.monotonic() - self._started_s) / max(step, 1) * (self._max_steps - step)
+        left_s = (time.monotonic() - self._started_s) / max(step - self._begun_after, 1) * (self._max_steps - step)
         failures = {key.removeprefix(FAILED): int(n) for key, n in metrics.items() if key.startswith(FAILED) and n}
         note = "  failures: " + ", ".join(f"{name} {n}" for name, n in sorted(failures.items())) if failures else ""
         self._console.print("".join(cells) + f"   {left_s / 60:5.1f} min{note}", highlight=False, soft_wrap=True)
@@ -106,9 +137,9 @@ class LossSink:
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Print one line."""
-        loss = metrics.get("loss", math.nan)
+        loss = f"{metrics['loss']:.3f}" if "loss" in metrics else "-"
         self._console.print(
-            f"{self._label:>12}: step {step}/{self._max_steps}, loss {loss:.3f}", highlight=False, soft_wrap=True
+            f"{self._label:>12}: step {step}/{self._max_steps}, loss {loss}", highlight=False, soft_wrap=True
         )
 
     def close(self) -> None:

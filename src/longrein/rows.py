@@ -5,16 +5,15 @@ Ids, mask and logprobs are concatenations of what was captured; nothing is token
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
 
 from longrein.errors import TraceError
-from longrein.types import F32, I32, Call, Role, Rollout, Row, Trace
+from longrein.types import F32, I32, ROLE_WEIGHTS, Call, Role, Rollout, Row, Trace
 
-TRAINED_ROLES: frozenset[Role] = frozenset({"agent", "subagent", "compaction", "retry"})
-"""Roles that train unless told otherwise: all but ``auxiliary`` (titles, summaries for a screen)."""
+MASKED = "loss_mask"
 
 
 class RowSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +21,11 @@ class RowSet(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: tuple[Row, ...]
     untrained: dict[str, int]
-    """Reason -> sampled tokens that train nowhere. Reasons: ``undelivered``, or the name of a role left out."""
+    """Reason -> sampled tokens that train nowhere.
+
+    Reasons: ``undelivered``, ``train_turn_fn`` (it turned the call down), ``loss_mask`` (whoever recorded the call
+    masked the tokens), or the name of a role whose weight is 0.
+    """
     realigned_calls: int = 0
     """Calls that were kept in an earlier call's row although their prompt had drifted from it."""
 
@@ -32,12 +35,13 @@ def rows_from_rollout(
     *,
     advantage: float,
     fork_threshold_tokens: int = 0,
-    roles_trained: frozenset[Role] = TRAINED_ROLES,
+    role_weights: Mapping[Role, float] = ROLE_WEIGHTS,
 ) -> RowSet:
     """Cut a rollout's trace into rows.
 
     A call that lies on several paths trains in the first of them; a path on which nothing new trains gives no row,
-    and a row ends with its last trained token.
+    and a row ends with its last trained token. A row has one weight: a path whose roles weigh differently gives one
+    row for each weight.
 
     Args:
         rollout: one finished attempt.
@@ -45,37 +49,45 @@ def rows_from_rollout(
         fork_threshold_tokens: for engines that render prompts themselves, where parents are unknown. A root whose
             prompt is an earlier call's prompt + completion, but for a drift of at most so many tokens, stays in that
             call's row: its new tokens are appended to the exact earlier stream. Which tokens train never changes.
-        roles_trained: calls of other roles stay as context and are counted as untrained.
+        role_weights: weight of each role's tokens, for all roles. Calls of weight 0 stay as context and are counted as
+            untrained.
 
     Raises:
         TraceError: unknown parents, ids below zero, or arrays of different lengths.
     """
     _check(rollout.trace)
     aligned = _align(rollout.trace, fork_threshold_tokens)
-    reasons = {call.call_id: _left_out(call, roles_trained) for call in rollout.trace.calls}
+    reasons = {call.call_id: _left_out(call, role_weights) for call in rollout.trace.calls}
     untrained: dict[str, int] = {}
     for call in rollout.trace.calls:
         if reason := reasons[call.call_id]:
             untrained[reason] = untrained.get(reason, 0) + call.completion.token_ids.size
+        elif call.loss_mask is not None:
+            untrained[MASKED] = untrained.get(MASKED, 0) + int((~call.loss_mask).sum())
     pending = {call_id for call_id, reason in reasons.items() if not reason}
     rows: list[Row] = []
     for path in aligned.trace.paths():
-        fresh = [call.call_id for call in path if call.call_id in pending and call.completion.token_ids.size]
-        if not fresh:
-            continue
-        pending.difference_update(fresh)
-        rows.append(_row(rollout, path, frozenset(fresh), advantage))
+        fresh = [call for call in path if call.call_id in pending and call.completion.token_ids.size]
+        pending.difference_update(call.call_id for call in fresh)
+        # dict, not set: rows come in the order in which their first tokens were sampled.
+        for weight in dict.fromkeys(role_weights[call.role] for call in fresh):
+            trained = frozenset(call.call_id for call in fresh if role_weights[call.role] == weight)
+            rows.append(_row(rollout, path, trained, advantage=advantage, weight=weight))
     return RowSet(rows=tuple(rows), untrained=untrained, realigned_calls=aligned.realigned_calls)
 
 
-def _left_out(call: Call, roles_trained: frozenset[Role]) -> str:
+def _left_out(call: Call, role_weights: Mapping[Role, float]) -> str:
     """Why a call does not train; empty when it does."""
     if not call.delivered:
         return "undelivered"
-    return "" if call.role in roles_trained else call.role
+    if not call.trains:
+        return "train_turn_fn"
+    if call.loss_mask is not None and not call.loss_mask.any():
+        return MASKED
+    return "" if role_weights[call.role] else call.role
 
 
-def _row(rollout: Rollout, path: tuple[Call, ...], trained: frozenset[int], advantage: float) -> Row:
+def _row(rollout: Rollout, path: tuple[Call, ...], trained: frozenset[int], *, advantage: float, weight: float) -> Row:
     last = max(index for index, call in enumerate(path) if call.call_id in trained)
     path = path[: last + 1]
     token_ids = np.concatenate([part for call in path for part in (call.prompt_delta, call.completion.token_ids)])
@@ -91,16 +103,20 @@ def _row(rollout: Rollout, path: tuple[Call, ...], trained: frozenset[int], adva
         start = position + call.prompt_delta.size
         position = start + call.completion.token_ids.size
         if call.call_id in trained:
-            loss_mask[start:position] = True
+            loss_mask[start:position] = True if call.loss_mask is None else call.loss_mask
             logprobs[start:position] = call.completion.logprobs
+            if call.loss_mask is not None:
+                logprobs[start:position][~call.loss_mask] = 0
+    end = int(np.flatnonzero(loss_mask)[-1]) + 1
     completions = [call.completion for call in path if call.call_id in trained]
     return Row(
         rollout_id=rollout.rollout_id,
         group_id=rollout.group_id,
-        token_ids=token_ids.astype(np.int32, copy=False),
-        loss_mask=loss_mask,
-        logprobs=logprobs,
+        token_ids=token_ids[:end].astype(np.int32, copy=False),
+        loss_mask=loss_mask[:end],
+        logprobs=logprobs[:end],
         advantage=advantage,
+        weight=weight,
         min_policy_version=min(completion.min_policy_version for completion in completions),
         max_policy_version=max(completion.max_policy_version for completion in completions),
     )
@@ -119,6 +135,8 @@ def _check(trace: Trace) -> None:
                 f"{where}: token ids {ids.shape}, logprobs {logprobs.shape} and prompt {call.prompt_delta.shape} must "
                 "be one-dimensional, with one logprob for each sampled token"
             )
+        if call.loss_mask is not None and call.loss_mask.shape != ids.shape:
+            raise TraceError(f"{where}: loss_mask {call.loss_mask.shape} for {ids.shape} sampled tokens")
         if call.parent_id is None and not call.prompt_delta.size:
             raise TraceError(f"{where}: it starts a branch with an empty prompt, so its first token has no context")
 

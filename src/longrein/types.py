@@ -6,7 +6,8 @@ captured: ``int32`` ids, ``float32`` logprobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -22,8 +23,28 @@ Tool = dict[str, Any]
 
 FinishReason = Literal["stop", "length"]
 Role = Literal["agent", "subagent", "compaction", "auxiliary", "retry"]
+ROLE_WEIGHTS: Mapping[Role, float] = MappingProxyType(
+    {"agent": 1.0, "subagent": 1.0, "retry": 1.0, "compaction": 0.0, "auxiliary": 0.0}
+)
+"""What multiplies the loss of each role's tokens, unless a run says otherwise; 0 leaves them out."""
+AdvantageName = Literal["group_normalised", "group_centred", "leave_one_out", "batch_normalised"]
+"""How the rewards of a group become advantages, see :mod:`longrein.rollout.advantage`."""
+VerdictName = Literal["reward", "exit_code", "junit"]
+"""What a task's hidden test leaves as its verdict, see :mod:`longrein.tasks.verifier`."""
 StatusName = Literal["completed", "truncated", "timed_out", "failed"]
 FailureKind = Literal["sandbox", "harness", "engine", "verifier", "session", "no_calls"]
+FindingKind = Literal[
+    "work_left_out",
+    "outside_symlink",
+    "special_file",
+    "test_shadowing",
+    "processes_left",
+    "memory_limit",
+    "pids_limit",
+    "disk_limit",
+    "git_history",
+]
+"""What may be found on a rollout, see docs/sandboxes.md."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +58,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Relative path under ``/tests`` -> content. Enters only the verifier's sandbox."""
     oracle: tuple[str, ...] = ()
     """Shell commands that solve the task, one a turn. Never shown to the agent."""
+    verdict: VerdictName = "reward"
     agent_timeout_s: float = 300.0
     verifier_timeout_s: float = 60.0
     metadata: dict[str, Any] = {}
@@ -88,8 +110,18 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """The call whose prompt + completion this prompt extends; ``None`` starts a branch."""
     role: Role = "agent"
     role_evidence: str = ""
+    """What says so, in words."""
     branch_reason: str = ""
-    """Why a root is a root: ``first``, ``history_changed``, ``not_bridgeable``, ``tools_changed``, ``repeated``."""
+    """Why a root is a root; empty for others.
+
+    ``first``; ``repeated`` (a request that was answered before); ``subagent``; ``compaction`` (it goes on from a
+    summary); ``tools_changed``, ``system_changed``, ``history_changed`` (an earlier conversation, but for these);
+    ``new_conversation``; ``not_bridgeable`` (the template cannot extend the parent's tokens).
+    """
+    trains: bool = True
+    """``train_turn_fn`` did not turn it down."""
+    loss_mask: NDArray[np.bool_] | None = None
+    """Which sampled tokens may train, shape ``[n]``, where a recording of somebody else's says so; else all may."""
     prompt_delta: I32
     completion: Completion
     delivered: bool
@@ -128,10 +160,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         for leaf in self.calls:
             if leaf.call_id in inner:
                 continue
-            path = [leaf]
-            while path[-1].parent_id is not None:
-                path.append(self.calls[path[-1].parent_id])
-            yield tuple(path[::-1])
+            yield self.line(leaf)
+
+    def line(self, call: Call) -> tuple[Call, ...]:
+        """A call and its ancestors, the root first."""
+        line = [call]
+        while line[-1].parent_id is not None:
+            line.append(self.calls[line[-1].parent_id])
+        return tuple(line[::-1])
 
     @property
     def sampled_tokens(self) -> int:
@@ -156,6 +192,10 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Loopback port that the sandbox must let through."""
     context_length: int
     max_tokens: int
+
+    def __repr__(self) -> str:
+        """Without the secret, since reprs end up in logs."""
+        return f"Endpoint(port={self.port}, model={self.model!r})"
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +223,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that an agent did, and that a reader of its reward should know. Never a verdict by itself."""
+
+    kind: FindingKind
+    detail: str
+    """What exactly, in words."""
+
+
 class Score(msgspec.Struct, frozen=True, kw_only=True):
     """The verifier's verdict. ``reward=None`` means *unscorable*, which is never 0."""
 
@@ -190,6 +238,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     reason: str = ""
     """Why ``reward`` is ``None``; empty otherwise."""
+    findings: tuple[Finding, ...] = ()
+    """What was found on the work while it was judged."""
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,6 +254,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     score: Score
     failure: Failure | None = None
     metrics: dict[str, float] = {}
+    findings: tuple[Finding, ...] = ()
+    """On the agent's run and on its work, together."""
 
 
 class RolloutGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,13 +285,3 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Multiplies every trained token of the row."""
     min_policy_version: int = 0
     max_policy_version: int = 0
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``rollout_reward_fn`` sees of a finished rollout."""
-
-    task: Task
-    status: StatusName
-    trace: Trace
-    score: Score
-    metrics: dict[str, float] = {}

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from longrein.cli import parts
 from longrein.cli.curve import draw_curve
+from longrein.cli.grpo import _worker
 from longrein.cli.run_directory import set_aside
-from longrein.config import RunConfig, load_config
+from longrein.config import RunConfig
+from longrein.engines.local.client import LocalEngineSpec
 from longrein.errors import ConfigError
+from longrein.rollout.group import harness_reward
+from longrein.rollout.overlong import OverlongPunishment
+from longrein.run_file import load_config
 from tests import tiny
 
 
@@ -34,10 +41,54 @@ def test_the_run_files_time_limit_overrides_the_tasks(tmp_path: Path, model: Pat
         assert {task.agent_timeout_s for task in parts.tasks(limited, split)} == {7.0}
 
 
+def test_budgets_reach_the_gateway(tmp_path: Path, model: Path) -> None:
+    """By both ways: of the command line's own rollouts and of the worker that trains."""
+    limits = {"max_calls": 2, "max_sampled_tokens": 3, "max_session_s": 4.0, "max_context_refusals": 5}
+    limits["engine_timeout_s"] = 6.0
+    limited = config(tmp_path, model, "[rollout]\n" + "\n".join(f"{name} = {value}" for name, value in limits.items()))
+    # Only its address is looked at.
+    engine: Any = SimpleNamespace(spec=LocalEngineSpec(socket_path="", model=str(model)))
+    worker = _worker(limited, engine)
+    for found in (parts.gateway_settings(limited), worker._settings.runtime.gateway):
+        assert {name: getattr(found, name) for name in limits} == limits
+    worker.stop()
+
+
+def test_judgement_samples_as_eval_says_and_training_from_the_whole_distribution(tmp_path: Path, model: Path) -> None:
+    said = config(tmp_path, model, "[rollout]\ntemperature = 0.8\n[eval]\ntop_p = 0.9\ntop_k = 40\nmin_p = 0.1\n")
+    engine = LocalEngineSpec(socket_path="", model=str(model))
+    trained, judged = parts.gateway_settings(said), parts.judging_settings(said, engine).gateway
+    assert (trained.temperature, trained.top_p, trained.top_k, trained.min_p) == (0.8, 1.0, 0, 0.0)
+    assert (judged.temperature, judged.top_p, judged.top_k, judged.min_p) == (0.8, 0.9, 40, 0.1)
+    greedy = config(tmp_path, model, "[eval]\ntemperature = 0.0\n")
+    assert parts.judging_settings(greedy, engine).gateway.temperature == 0.0
+
+
 def test_all_plug_in_problems_come_in_one_message(tmp_path: Path, model: Path) -> None:
     bad = config(tmp_path, model, '[tasks]\nfamilies = ["nonesuch"]\n')
     with pytest.raises(ConfigError, match=r"(?s)run\.toml: 1 problem.*tasks\.families = .*nonesuch"):
         parts.checked(bad, "run.toml")
+
+
+def test_losses_that_cannot_work_are_found_before_the_start(tmp_path: Path, model: Path) -> None:
+    bad = config(tmp_path, model, '[train]\nloss = "reinforce"\ndelta = 3.0\n')
+    with pytest.raises(ConfigError, match=r"train\.loss = 'reinforce': .*delta has no meaning.*train uncorrected"):
+        parts.checked(bad, "run.toml")
+
+
+def test_adapters_that_fit_nowhere_are_found_before_the_start(tmp_path: Path, model: Path) -> None:
+    bad = config(tmp_path, model, '[train.lora]\ntarget_modules = ["q_proj", "wq"]\n')
+    with pytest.raises(ConfigError, match=r"(?s)1 problem.*train\.lora = .*target module 'wq' is nowhere"):
+        parts.checked(bad, "run.toml")
+    assert parts.peft_config(config(tmp_path, model)) is None
+    chosen = parts.peft_config(config(tmp_path, model, "[train.lora]\nrank = 4\nalpha = 6\ndropout = 0.1\n"))
+    assert (chosen.r, chosen.lora_alpha, chosen.lora_dropout, chosen.target_modules) == (4, 6, 0.1, "all-linear")
+
+
+def test_long_rollouts_are_punished_if_the_run_file_says_so(tmp_path: Path, model: Path) -> None:
+    assert parts.reward_fn(config(tmp_path, model)) is harness_reward
+    punished = config(tmp_path, model, "[rollout]\noverlong_max_tokens = 50\noverlong_cache_tokens = 10\n")
+    assert parts.reward_fn(punished) == OverlongPunishment(max_tokens=50, cache_tokens=10)
 
 
 def test_more_context_than_positions_is_found_before_the_start(tmp_path: Path, model: Path) -> None:

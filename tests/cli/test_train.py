@@ -47,6 +47,7 @@ batch_size = 2
 max_steps = {changes.get("max_steps", "2")}
 groups_per_step = 2
 learning_rate = 1e-4
+equal_groups = "count"
 {changes.get("more", "")}
 """
     path = folder / "run.toml"

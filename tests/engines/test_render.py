@@ -128,7 +128,8 @@ def test_template_without_a_seam_cannot_be_bridged_and_says_why() -> None:
 
 def test_template_that_rewrites_history_is_bridged_only_where_it_does_not() -> None:
     r = chat(FORGETS_THOUGHTS)
-    thought = assistant("yes", reasoning_content="hm")
+    calls = [{"id": "c", "type": "function", "function": {"name": "bash", "arguments": "{}"}}]
+    thought = assistant("yes", reasoning_content="hm", tool_calls=calls)
     assert bridged(r, assistant("yes"), USER) is not None
     assert bridged(r, thought, USER) is None
     assert bridged(r, thought, {"role": "tool", "content": "x", "tool_call_id": "c"}) is not None
@@ -284,10 +285,13 @@ def test_families_of_the_library_bring_their_own_bridge(monkeypatch: pytest.Monk
         reply = r.parse(completion=said, prompt=prompt, tools=(BASH,))
         assert [call.name for call in reply.tool_calls] == ["bash"]
         tool = {"role": "tool", "content": "out", "tool_call_id": "c"}
-        delta = r.bridge(prompt=prompt, completion=said, reply=assistant(""), new=(tool,), tools=(BASH,))
+        called = assistant(
+            "", tool_calls=[{"id": "c", "type": "function", "function": {"name": "bash", "arguments": "{}"}}]
+        )
+        delta = r.bridge(prompt=prompt, completion=said, reply=called, new=(tool,), tools=(BASH,))
         assert delta is not None
         assert r.decode(delta).startswith("\n<|im_start|>user\n<tool_response>\nout")
-        cut = r.bridge(prompt=prompt, completion=said[:-1], reply=assistant(""), new=(tool,), tools=(BASH,))
+        cut = r.bridge(prompt=prompt, completion=said[:-1], reply=called, new=(tool,), tools=(BASH,))
         assert cut is not None and r.decode(cut).startswith("<|im_end|>\n")
         assert r.bridge(prompt=prompt, completion=said, reply=assistant(""), new=(USER,), tools=(BASH,)) is None
 
@@ -322,3 +326,21 @@ def test_load_reads_a_folder(tmp_path: Any) -> None:
     r = ChatRenderer.load(str(tmp_path))
     assert r.stop_token_ids == (2,) and r.vocab_size == 259
     np.testing.assert_array_equal(r.render((USER,), ()), chat().render((USER,), ()))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "range(messages | length * 100000)",
+        "1 // (messages | length - 1)",
+        "[] | first.x",
+        "messages[5].role",
+        "'%d' % 'x'",
+    ],
+)
+def test_whatever_a_template_raises_is_a_refusal(fault: str) -> None:
+    r = chat(
+        PLAIN + "{% if messages[0].content == 'hi' %}{% for i in [" + fault + "] %}{{ i + '' }}{% endfor %}{% endif %}"
+    )
+    with pytest.raises(RenderError, match="refuses this conversation"):
+        r.render((USER,), ())

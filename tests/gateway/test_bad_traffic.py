@@ -16,7 +16,7 @@ from tests.gateway.rig import BASH, USER, Rig, rig, run_bash, say
 
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
 DEEP = '{"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function", "function": {"name": "f", '
-DEEP += '"parameters": {"a": ' + "[" * 900 + "]" * 900 + "}}}]}"
+DEEP += '"parameters": {"a": ' + "[" * 9000 + "]" * 9000 + "}}}]}"
 
 
 def body(**fields: Any) -> str:
@@ -80,7 +80,9 @@ async def test_unknown_route_wrong_method_wrong_key() -> None:
         base = f"http://127.0.0.1:{r.endpoint.port}"
         for method, url, headers, status in [
             ("POST", f"{r.endpoint.base_url}/v1/embeddings", {}, 404),
-            ("GET", f"{base}/", r.auth, 404),
+            ("GET", f"{base}/v1", r.auth, 404),
+            ("GET", f"{base}/nonsense", {}, 401),
+            ("DELETE", f"{base}/", r.auth, 405),
             ("GET", r.url, {}, 405),
             ("POST", f"{base}/v1/chat/completions", {}, 401),
             ("GET", f"{base}/v1/models", {"authorization": "Basic abc"}, 401),
@@ -134,3 +136,15 @@ async def test_neither_content_nor_secret_is_logged(caplog: pytest.LogCaptureFix
         await post(r, b"{}", url=f"{r.bare_url}/treasure")
     logged = "".join(record.getMessage() for record in caplog.records)
     assert "treasure" not in logged and r.endpoint.api_key not in logged
+
+
+async def test_whoever_asks_whether_anybody_is_there_is_answered() -> None:
+    async with rig([]) as r, aiohttp.ClientSession() as http:
+        bare = f"http://127.0.0.1:{r.endpoint.port}"
+        for url in (r.endpoint.base_url, f"{r.endpoint.base_url}/", f"{r.endpoint.base_url}/v1/models", f"{bare}/"):
+            async with http.head(url, headers=r.auth) as head, http.get(url, headers=r.auth) as get:
+                assert head.status == get.status == 200
+                assert await head.read() == b"" and (await get.json())["data"][0]["id"] == "policy"
+                assert head.headers["content-length"] == get.headers["content-length"]
+        async with http.head(r.url) as head:
+            assert head.status == 405

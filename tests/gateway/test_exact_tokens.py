@@ -136,7 +136,7 @@ def test_every_token_the_engine_delivered_is_in_the_trace(script: list[tuple[Ste
         for index, (step, arrives) in enumerate(script):
             engine.tell("s", [step.says])
             user = {"role": "user", "content": f"{index} {step.adds}"}
-            ticket = session.admit(ChatRequest(messages=(user,), tools=(BASH,), max_tokens=step.max_tokens))
+            ticket = await session.admit(ChatRequest(messages=(user,), tools=(BASH,), max_tokens=step.max_tokens))
             await ticket.answer()
             if arrives:
                 ticket.delivered()

@@ -45,13 +45,14 @@ def ask_for(prompt: int) -> ChatRequest:
 class Schedule:
     """Runs operations against a session and, beside it, a model of what must happen."""
 
-    def __init__(self) -> None:
+    def __init__(self, grace_s: float) -> None:
         self.script = Gated()
         self.engine = ScriptedEngine(self.script, vocab_size=renderer().vocab_size, context_length=4096)
-        self.session = GatewaySession("s", self.engine, renderer(), GatewaySettings())
+        self.session = GatewaySession("s", self.engine, renderer(), GatewaySettings(abandon_grace_s=grace_s))
+        self.cancels = grace_s == 0
         self.tickets: list[Ticket] = []
         self.flights: dict[int, set[int]] = {}
-        """Prompt -> tickets that wait for its generation."""
+        """Prompt -> tickets that wait for its generation; none while it is only kept for a moment longer."""
         self.answered: dict[int, int] = {}
         """Ticket -> call."""
         self.stored: list[int] = []
@@ -62,7 +63,7 @@ class Schedule:
 
     async def ask(self, prompt: int) -> None:
         ticket = len(self.tickets)
-        self.tickets.append(self.session.admit(ask_for(prompt)))
+        self.tickets.append(await self.session.admit(ask_for(prompt)))
         latest = max((call for call, of in enumerate(self.stored) if of == prompt), default=None)
         if prompt in self.flights:
             self.flights[prompt].add(ticket)
@@ -74,9 +75,9 @@ class Schedule:
         await settle()
 
     async def finish(self, prompt: int) -> None:
-        waiting = self.flights.pop(prompt, set())
-        if not waiting:
+        if prompt not in self.flights:
             return
+        waiting = self.flights.pop(prompt)
         gate = self.script.gates[renderer().render(ask_for(prompt).messages, ()).tobytes()]
         gate.set()
         await settle()
@@ -94,7 +95,7 @@ class Schedule:
             if ticket in waiting:
                 waiting.discard(ticket)
                 self.tickets[ticket].leave()
-                if not waiting:
+                if not waiting and self.cancels:
                     del self.flights[prompt]
                     self.cancelled += 1
         await settle()
@@ -131,13 +132,17 @@ operations = st.one_of(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(operations, max_size=24))
-@example([("ask", 0), ("ask", 0), ("finish", 0), ("deliver", 0)])
-@example([("ask", 0), ("finish", 0), ("ask", 0), ("deliver", 1), ("ask", 0), ("finish", 0)])
-@example([("ask", 0), ("drop", 0), ("ask", 0), ("finish", 0), ("deliver", 1), ("ask", 0)])
-def test_any_schedule_of_retries(script: list[tuple[str, int]]) -> None:
+@given(st.lists(operations, max_size=24), st.sampled_from([0.0, 3600.0]))
+@example([("ask", 0), ("ask", 0), ("finish", 0), ("deliver", 0)], 0.0)
+@example([("ask", 0), ("finish", 0), ("ask", 0), ("deliver", 1), ("ask", 0), ("finish", 0)], 0.0)
+@example([("ask", 0), ("drop", 0), ("ask", 0), ("finish", 0), ("deliver", 1), ("ask", 0)], 0.0)
+@example([("ask", 0), ("drop", 0), ("ask", 0), ("finish", 0), ("deliver", 1), ("ask", 0)], 3600.0)
+@example([("ask", 0), ("drop", 0), ("finish", 0), ("ask", 0), ("deliver", 1)], 3600.0)
+def test_any_schedule_of_retries(script: list[tuple[str, int]], grace_s: float) -> None:
+    """A generation whose clients have all left ends at once, or is kept for who asks again."""
+
     async def run() -> None:
-        schedule = Schedule()
+        schedule = Schedule(grace_s)
         for operation, at in script:
             if operation in ("ask", "finish") or at < len(schedule.tickets):
                 await getattr(schedule, operation)(at)
@@ -170,7 +175,8 @@ async def test_delivered_and_asked_again_is_a_fresh_sibling() -> None:
 
 async def test_client_that_leaves_alone_cancels_the_engine_and_stores_nothing() -> None:
     for stream in (False, True):
-        async with rig([Delay(seconds=60), say("one"), say("two")]) as r, aiohttp.ClientSession() as http:
+        turns = [Delay(seconds=60), say("one"), say("two")]
+        async with rig(turns, abandon_grace_s=0.05) as r, aiohttp.ClientSession() as http:
             asking = asyncio.create_task(post(r, http, stream=stream))
             await until(lambda: r.engine.requests)
             asking.cancel()

@@ -70,6 +70,21 @@ def test_a_python_script_travels_with_its_interpreter(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(command)).launch(task(), ENDPOINT) == launch
 
 
+def test_a_python_script_may_bring_a_virtual_environment(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").touch()
+    environment = tmp_path / "venv"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").symlink_to(sys.executable)
+    (environment / "pyvenv.cfg").write_text("home = /opt/base/bin\n")
+    (tmp_path / "link").symlink_to(environment)
+    command = Command.python_script(str(tmp_path / "agent.py"), python=str(tmp_path / "link" / "bin" / "python"))
+    launch = command.launch(task(), ENDPOINT)
+    assert launch.argv == (str(environment / "bin" / "python"), "-u", "$HOME/.longrein/agent.py")
+    assert [mount.target for mount in launch.readonly_mounts] == [str(environment), "/opt/base"]
+    with pytest.raises(ConfigError, match="/opt/base"):
+        command.check()
+
+
 def test_what_cannot_work_is_said_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no/agent\.py"):
         Command.python_script(str(tmp_path / "no" / "agent.py"))

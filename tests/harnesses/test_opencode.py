@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from longrein.errors import ConfigError
+from longrein.harnesses.installed import npm_platform
 from longrein.harnesses.opencode import OpenCode
 from longrein.types import Endpoint, Mount, Task
 
@@ -61,10 +62,7 @@ def test_a_missing_binary_says_how_to_install_it(tmp_path: Path) -> None:
 
 
 def test_it_is_found_where_make_agents_puts_it(tmp_path: Path, binary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from longrein.harnesses import opencode
-
-    relative = opencode._installed().relative_to(Path.cwd())  # pyright: ignore[reportPrivateUsage]
-    installed = tmp_path / relative
+    installed = tmp_path / f".agents/node_modules/opencode-{npm_platform()}/bin/opencode"
     installed.parent.mkdir(parents=True)
     binary.rename(installed)
     (tmp_path / "below").mkdir()
@@ -72,3 +70,12 @@ def test_it_is_found_where_make_agents_puts_it(tmp_path: Path, binary: Path, mon
     harness = pickle.loads(pickle.dumps(OpenCode()))
     harness.check()
     assert harness.launch(TASK, ENDPOINT).argv[0] == str(installed)
+
+
+def test_compaction_and_sub_agents_can_be_had(binary: Path) -> None:
+    launch = OpenCode(binary=str(binary), denied_tools=("webfetch",), compact_at=5000).launch(TASK, ENDPOINT)
+    config = json.loads(launch.env["OPENCODE_CONFIG_CONTENT"])
+    assert config["compaction"] == {"auto": True, "prune": False}
+    assert config["provider"]["gw"]["models"]["policy"]["limit"] == {"context": 5256, "output": 256}
+    assert config["permission"] == {"*": "allow", "webfetch": "deny"}
+    assert "OPENCODE_DISABLE_AUTOCOMPACT" not in launch.env

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from longrein.errors import SandboxError
 from longrein.sandboxes.base import Sandbox, SandboxSpec
-from longrein.types import Endpoint, Outcome, Task
+from longrein.types import Endpoint, Task
+from longrein.views import Outcome
 
 
 class NoNamespaces:

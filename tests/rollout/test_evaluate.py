@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longrein.errors import ConfigError
-from longrein.rollout.evaluate import mean_interval, paired_difference, report
+from longrein.rollout.evaluate import mean_interval, paired_difference, pass_rates, report
 from longrein.types import Rollout
 from tests.traces import call, failed, rollout
 
@@ -68,3 +68,8 @@ def test_paired_difference_sees_what_unpaired_intervals_hide() -> None:
     other = report(["z"], solved([[1.0]]), [1])
     with pytest.raises(ConfigError, match="different tasks"):
         paired_difference(after, other)
+
+
+def test_pass_rates_are_told_by_kind_of_task() -> None:
+    rates = pass_rates(["a/1", "b/2", "a/1", "", "c/1"], [[1.0, 0.5], [None, 1.0], [0.0, None], [1.0, 1.0], [None]])
+    assert rates == {"a/1": 1 / 3, "b/2": 1.0}

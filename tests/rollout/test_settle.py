@@ -12,8 +12,10 @@ import pytest
 from longrein.errors import ConfigError
 from longrein.rollout.group import RewardSettings
 from longrein.rollout.settle import Settler
+from longrein.rollout.turns import TurnSettings
 from longrein.store import RunStore, read_groups
-from longrein.types import Outcome, RolloutGroup
+from longrein.types import RolloutGroup
+from longrein.views import Outcome
 from tests.rollout.broken import divides_by_zero
 from tests.traces import TASK, call, rollout
 
@@ -30,7 +32,7 @@ def on_disk(folder: Path) -> dict[str, tuple[float | None, ...]]:
 
 
 async def test_a_failing_reward_function_loses_no_rollout(tmp_path: Path) -> None:
-    settler = Settler(RunStore(tmp_path), RewardSettings(reward_funcs=(divides_by_zero,)))
+    settler = Settler(RunStore(tmp_path), RewardSettings(reward_funcs=(divides_by_zero,)), TurnSettings())
     with pytest.raises(ConfigError, match="divides_by_zero failed on task t: ZeroDivisionError"):
         await settler.settle(group("g0"))
     settler.close()
@@ -44,7 +46,7 @@ async def test_a_slow_judge_neither_stops_the_loop_nor_loses_what_waits_for_it(t
         release.wait(20)
         return 3.0
 
-    settler = Settler(RunStore(tmp_path), RewardSettings(rollout_reward_fn=slow))
+    settler = Settler(RunStore(tmp_path), RewardSettings(rollout_reward_fn=slow), TurnSettings())
     waiting = [asyncio.create_task(settler.settle(group(name))) for name in ("g0", "g1")]
     started_s = time.monotonic()
     await asyncio.sleep(0.05)
@@ -59,7 +61,7 @@ async def test_a_slow_judge_neither_stops_the_loop_nor_loses_what_waits_for_it(t
 
 
 async def test_a_settled_group_has_its_rewards_on_disk(tmp_path: Path) -> None:
-    settler = Settler(RunStore(tmp_path), RewardSettings())
+    settler = Settler(RunStore(tmp_path), RewardSettings(), TurnSettings())
     settled = await settler.settle(group("g0"))
     assert settled.rewards == (0.0, 1.0)
     settler.close()

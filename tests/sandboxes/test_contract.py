@@ -70,7 +70,7 @@ async def test_a_work_directory_survives_the_move_to_another_sandbox(backend: Sa
 async def test_collect_is_bounded_and_never_fails(backend: SandboxBackend) -> None:
     limits = SandboxLimits(collect_bytes=1000, collect_entries=200)
     sandbox = await backend.create(SandboxSpec(limits=limits))
-    script = "head -c 900 /dev/zero > a; truncate -s 1T b; d=deep; for i in $(seq 80); do d=$d/d; done; mkdir -p $d; "
+    script = "head -c 900 /dev/zero > a; truncate -s 1G b; d=deep; for i in $(seq 80); do d=$d/d; done; mkdir -p $d; "
     script += "mkdir locked; touch locked/x; chmod 000 locked; echo small > z"
     assert (await sandbox.exec(sh(script), timeout_s=20)).exit_code == 0
     tree = await sandbox.collect()

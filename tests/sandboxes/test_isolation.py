@@ -174,6 +174,7 @@ def _readable(path: Path) -> bool:
         (Mount(source="/nonexistent", target="/opt/x"), "does not exist"),
         (Mount(source="/usr", target="/workdir/x"), "collides"),
         (Mount(source="/usr", target="/"), "collides"),
+        (Mount(source="/usr", target="/tmp"), "collides"),
         (Mount(source="/usr", target="opt/x"), "absolute"),
     ],
 )
@@ -188,3 +189,19 @@ async def test_a_single_file_can_be_mounted(bubblewrap: BubblewrapBackend, tmp_p
     sandbox = await bubblewrap.create(SandboxSpec(readonly_mounts=(mount,)))
     assert await said(sandbox, "cat /opt/tools/tool") == "content"
     await sandbox.close()
+
+
+async def test_a_checkout_below_tmp_can_be_mounted(bubblewrap: BubblewrapBackend, tmp_path: Path) -> None:
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "tool").write_text("content")
+    (tmp_path / "secret").write_text("of the host")
+    mount = Mount(source=str(tmp_path / "agent"), target="/tmp/checkout/deep/agent")
+    sandbox = await bubblewrap.create(SandboxSpec(readonly_mounts=(mount,)))
+    for _ in range(2):
+        assert await said(sandbox, "cat /tmp/checkout/deep/agent/tool; ls /tmp /tmp/checkout/deep") == (
+            "content/tmp:\ncheckout\n\n/tmp/checkout/deep:\nagent\n"
+        )
+    assert await said(sandbox, "touch /tmp/checkout/deep/agent/tool 2>/dev/null || echo read-only") == "read-only\n"
+    assert await said(sandbox, "echo mine > /tmp/mine && cat /tmp/mine && rm /tmp/mine") == "mine\n"
+    await sandbox.close()
+    assert (tmp_path / "agent" / "tool").read_text() == "content"

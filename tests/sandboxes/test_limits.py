@@ -36,6 +36,7 @@ async def test_a_memory_hog_is_killed(bubblewrap: BubblewrapBackend) -> None:
     sandbox = await bubblewrap.create(SandboxSpec(readonly_mounts=PYTHON_MOUNTS, limits=limits))
     result = await sandbox.exec(python(HOG), timeout_s=30)
     assert (result.exit_code, result.stdout, result.timed_out) == (-9, b"", False)
+    assert [finding.kind for finding in result.findings] == ["memory_limit"]
     assert (await sandbox.exec(("echo", "alive"), timeout_s=20)).stdout == b"alive\n"
     await sandbox.close()
 
@@ -46,6 +47,8 @@ async def test_a_fork_bomb_is_bounded(bubblewrap: BubblewrapBackend) -> None:
     sandbox = await bubblewrap.create(SandboxSpec(readonly_mounts=PYTHON_MOUNTS, limits=limits))
     result = await sandbox.exec(python(BOMB), timeout_s=30)
     assert 20 <= int(result.stdout) <= 40, result.stderr
+    kinds = {finding.kind for finding in result.findings}
+    assert kinds == ({"pids_limit", "processes_left"} if cgroups_writable() else {"processes_left"})
     await sandbox.close()
 
 
@@ -69,3 +72,59 @@ async def test_starting_and_closing_is_quick(bubblewrap: BubblewrapBackend) -> N
     await sandbox.close()
     assert time.monotonic() - started_s < 1.0
     assert (await process.wait(1.0)).exit_code == -9
+
+
+BUSY = """
+import time
+start, used = time.monotonic(), time.process_time()
+while time.monotonic() - start < 1:
+    pass
+print(time.process_time() - used)
+"""
+
+
+async def test_the_processor_is_shared_out(bubblewrap: BubblewrapBackend) -> None:
+    if not cgroups_writable():
+        pytest.skip("no writable cpu cgroup for this user on this machine")
+    limits = SandboxLimits(cpus=0.2)
+    sandbox = await bubblewrap.create(SandboxSpec(readonly_mounts=PYTHON_MOUNTS, limits=limits))
+    result = await sandbox.exec(python(BUSY), timeout_s=60)
+    await sandbox.close()
+    assert 0.05 < float(result.stdout) < 0.4
+
+
+FILLERS = {
+    "many files": "i=0; while :; do i=$((i+1)); head -c 1000000 /dev/zero > f$i || exit; done",
+    "all folders": "for d in /tmp ~ .; do (while :; do head -c 500000 /dev/zero >$(mktemp $d/XXXX); done)& done; wait",
+    "removed and open": 'for n in 3 4 5 6 7; do eval "exec $n>f; rm f; head -c 10000000 /dev/zero >&$n"; done; sleep 9',
+    "empty files": "while :; do touch $(seq -f e%g-$$ 1 900); mkdir d$$; cd d$$; done",
+}
+
+
+@pytest.mark.parametrize("filler", FILLERS.values(), ids=FILLERS.keys())
+async def test_whoever_fills_the_disk_is_killed(bubblewrap: BubblewrapBackend, filler: str) -> None:
+    limits = SandboxLimits(disk_bytes=30 << 20)
+    sandbox = await bubblewrap.create(SandboxSpec(limits=limits))
+    started_s = time.monotonic()
+    result = await sandbox.exec(("sh", "-c", filler), timeout_s=60)
+    assert time.monotonic() - started_s < 30
+    assert not result.timed_out
+    assert result.exit_code == -9
+    assert "disk_limit" in {finding.kind for finding in result.findings}
+    await sandbox.close()
+
+
+async def test_one_file_over_the_limit_is_refused_by_the_kernel(bubblewrap: BubblewrapBackend) -> None:
+    sandbox = await bubblewrap.create(SandboxSpec(limits=SandboxLimits(disk_bytes=1 << 20)))
+    result = await sandbox.exec(
+        ("sh", "-c", "truncate -s 2M huge || echo refused; truncate -s 1M fits && echo ok"), timeout_s=20
+    )
+    assert result.stdout == b"refused\nok\n", result.stderr
+    await sandbox.close()
+
+
+async def test_much_in_the_folders_is_fine_below_the_limit(bubblewrap: BubblewrapBackend) -> None:
+    sandbox = await bubblewrap.create(SandboxSpec(limits=SandboxLimits(disk_bytes=40 << 20)))
+    result = await sandbox.exec(("sh", "-c", "head -c 30000000 /dev/zero > f; sleep 0.5; echo alive"), timeout_s=20)
+    assert (result.stdout, result.findings) == (b"alive\n", ())
+    await sandbox.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -17,11 +18,11 @@ def grade(task: Task, commands: Sequence[str]) -> float:
         write_tree(work, task.files)
         for command in commands:
             shell = ["bash", "-c", command]
-            subprocess.run(shell, cwd=work, capture_output=True, stdin=subprocess.DEVNULL, timeout=20, check=False)
+            subprocess.run(shell, cwd=work, capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
         write_tree(root / "tests", task.tests)
         environment = {"PATH": "/usr/bin:/bin", "SANDBOX_ROOT": str(root)}
         subprocess.run(["sh", root / "tests/test.sh"], cwd=work, capture_output=True, env=environment, check=True)
-        return float((root / "logs/verifier/reward.txt").read_text())
+        return reward_in(root / "logs/verifier")
 
 
 def write_tree(folder: Path, files: dict[str, bytes]) -> None:
@@ -29,3 +30,9 @@ def write_tree(folder: Path, files: dict[str, bytes]) -> None:
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
+
+
+def reward_in(logs: Path) -> float:
+    if (logs / "reward.txt").exists():
+        return float((logs / "reward.txt").read_text())
+    return float(json.loads((logs / "reward.json").read_text())["reward"])

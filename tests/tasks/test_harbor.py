@@ -41,6 +41,7 @@ TASKS = st.builds(
     oracle=st.lists(TEXT.filter(str.strip), max_size=3).map(tuple),
     agent_timeout_s=SECONDS,
     verifier_timeout_s=SECONDS,
+    verdict=st.sampled_from(["reward", "exit_code", "junit"]),
     metadata=METADATA,
 )
 
@@ -124,8 +125,14 @@ def test_a_directory_as_harbor_users_write_it(tmp_path: Path, caplog: pytest.Log
         ({"task__toml": b"[agent]\ntimeout_sec = true\n"}, "task.toml", "[agent] timeout_sec = True"),
         ({"task__toml": b"[agent]\ntimeout_sec = inf\n"}, "task.toml", "[agent] timeout_sec = inf"),
         ({"task__toml": b"[verifier]\ntimeout_sec = 0\n"}, "task.toml", "[verifier] timeout_sec = 0"),
-        ({"task__toml": b"metadata = 3\n"}, "task.toml", "metadata = 3: must be a table"),
-        ({"task__toml": b"[[steps]]\nname = 'a'\n"}, "task.toml", "[[steps]]"),
+        ({"task__toml": b"metadata = 3\n"}, "task.toml", "line 1: metadata = 3: must be a table"),
+        ({"task__toml": b"[[steps]]\nname = 'a'\n"}, "task.toml", "line 1: [[steps]]"),
+        ({"task__toml": b"[agent]\n\n[verifier]\ntimeout_sec = 0\n"}, "task.toml", "line 4: [verifier] timeout_sec"),
+        (
+            {"task__toml": b"[verifier]\nverdict = 'x'\n"},
+            "task.toml",
+            "line 2: [verifier] verdict = 'x': must be one of",
+        ),
         ({"tests___test__sh": None}, "tests/test.sh", "missing"),
         ({"solution___data": b""}, "solution/solve.sh", "solve.sh alone"),
         ({"solution___solve__sh": None, "solution___data": b""}, "solution/solve.sh", "missing beside"),

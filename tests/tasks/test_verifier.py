@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from longrein.errors import SandboxError, TaskError
 from longrein.sandboxes.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec, WorkFile, WorkTree
 from longrein.sandboxes.bubblewrap import BubblewrapBackend
 from longrein.sandboxes.local import SubprocessBackend
-from longrein.tasks.verifier import check_task, verify
+from longrein.tasks.verifier import SandboxedTests, check_task, verify
 from longrein.types import Score, Task
 from tests.sandboxes.sticky import Sticky
 
@@ -113,19 +114,20 @@ def test_tasks_can_be_checked_beforehand() -> None:
 CAT = f'if [ "$(cat code.txt)" = 729 ]; then echo 1; else echo 0; fi > {LOGS}reward.txt"'
 
 
-async def test_work_that_was_not_collected_is_not_judged(backend: SandboxBackend) -> None:
+async def test_work_over_the_limits_is_worth_nothing_and_says_so(backend: SandboxBackend) -> None:
+    """Never unscorable: an agent could choose not to be judged."""
     work = WorkTree(left_out=("big.bin",))
     verdict = await score(backend, judged_by(CAT), work)
-    assert verdict.reward is None and "work left out: big.bin" in verdict.reason
+    assert verdict.reward == 0.0 and "work left out: big.bin" in verdict.findings[0].detail
     many = WorkTree(left_out=tuple(f"f{number}" for number in range(30)))
-    assert "f4 and 25 more" in (await score(backend, judged_by(CAT), many)).reason
+    assert "f4 and 25 more" in (await score(backend, judged_by(CAT), many)).findings[0].detail
 
 
 @pytest.mark.parametrize(
     ("make", "reward"),
     [
-        ("truncate -s 100M code.txt", None),
-        ("seq 500 | xargs touch; echo 729 > zcode.txt", None),
+        ("truncate -s 100M code.txt", 0.0),
+        ("seq 500 | xargs touch; echo 729 > zcode.txt", 0.0),
         ("mkfifo code.txt", 0.0),
         ("ln -s /dev/zero code.txt", 0.0),
         ("mkdir a; ln -s ../../../../dev a/dev; ln -s a/dev/zero code.txt", 0.0),
@@ -133,7 +135,7 @@ async def test_work_that_was_not_collected_is_not_judged(backend: SandboxBackend
     ],
 )
 async def test_what_an_agent_leaves_can_neither_hang_the_judge_nor_hide(
-    backend: SandboxBackend, make: str, reward: float | None
+    backend: SandboxBackend, make: str, reward: float
 ) -> None:
     sandbox = await backend.create(SandboxSpec(limits=SandboxLimits(collect_bytes=1 << 20, collect_entries=100)))
     assert (await sandbox.exec(("bash", "-c", make), timeout_s=20)).exit_code == 0
@@ -180,3 +182,40 @@ async def test_a_sandbox_that_does_not_start_is_tried_again(backend: SandboxBack
 async def test_nothing_is_left(backend: SandboxBackend, tmp_path: Path) -> None:
     await score(backend, judged_by("(setsid sleep 60 &)"))
     assert list((tmp_path / "sandboxes").iterdir()) == []
+
+
+async def test_the_hidden_test_is_told_the_tasks_other_columns(backend: SandboxBackend) -> None:
+    script = f'grep -q \'"answer":42\' "${{SANDBOX_ROOT:-}}/tests/task.json" && echo 1 > {LOGS}reward.txt"'
+    task = msgspec.structs.replace(judged_by(script), metadata={"answer": 42})
+    assert await score(backend, task) == Score(reward=1.0)
+    mine = msgspec.structs.replace(judged_by(script, **{"task.json": b'{"answer":41}'}), metadata={"answer": 42})
+    assert (await score(backend, mine)).reward is None, "a file of the task's own is not replaced"
+
+
+class Noted:
+    """A backend that keeps what it was asked for."""
+
+    def __init__(self, backend: SandboxBackend) -> None:
+        self.backend = backend
+        self.limits: list[SandboxLimits] = []
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        self.limits.append(spec.limits)
+        return await self.backend.create(spec)
+
+
+async def test_the_verifier_has_limits_of_its_own(backend: SandboxBackend) -> None:
+    noted, limits = Noted(backend), SandboxLimits(memory_bytes=300 << 20, pids=33)
+    verifier = SandboxedTests(limits=limits)
+    verifier.check(judged_by("true"))
+    assert await verifier.verify(judged_by(f'echo 1 > {LOGS}reward.txt"'), WorkTree(), noted) == Score(reward=1.0)
+    assert noted.limits == [limits]
+
+
+async def test_tests_that_filled_the_disk_are_worth_zero_and_say_so() -> None:
+    """Code under test could otherwise choose not to be judged."""
+    flood = "while :; do head -c 1000000 /dev/zero >> /tmp/full; done"
+    small = SandboxedTests(limits=SandboxLimits(disk_bytes=32 << 20))
+    score = await small.verify(judged_by(flood), WorkTree(), BubblewrapBackend())
+    assert score.reward == 0.0
+    assert [finding.kind for finding in score.findings] == ["disk_limit"]

@@ -13,12 +13,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
-from longrein.errors import BatchError, ConfigError, DivergedError, WorkerError
+from longrein.engines.vocabulary import vocabulary_digest
+from longrein.errors import BatchError, ConfigError, DivergedError, EngineError, WorkerError
 from longrein.rollout.worker import HarnessRolloutWorker
 from longrein.train.agreement import TWICE_TOLD
 from longrein.train.grpo_config import AsyncGRPOConfig
 from longrein.train.trainer import AsyncGRPOTrainer
-from longrein.types import Call, RolloutGroup
+from longrein.types import Call, Finding, RolloutGroup
 from tests.traces import call, failed
 from tests.train.toy import Recorder, Sampler, Script, group
 
@@ -58,7 +59,7 @@ def good(number: int, version: int = 0) -> RolloutGroup:
 
 
 def step_lines(made: AsyncGRPOTrainer) -> list[dict[str, Any]]:
-    return [line for line in made.state.log_history if "loss" in line]
+    return [line for line in made.state.log_history if "learning_rate" in line]
 
 
 def test_versions_advance_by_one_and_the_engine_gets_changed_weights(folder: Path, tmp_path: Path) -> None:
@@ -69,6 +70,8 @@ def test_versions_advance_by_one_and_the_engine_gets_changed_weights(folder: Pat
     assert receiver.versions == worker.versions == [1, 2, 3]
     assert (worker.started, worker.stopped, worker.taken) == (1, 1, 3)
     fresh = dict(AutoModelForCausalLM.from_pretrained(folder).named_parameters())
+    (begun,) = receiver.begun
+    assert all(torch.equal(begun[name], parameter) for name, parameter in fresh.items())
     assert receiver.sent[0].keys() == fresh.keys(), "tied weights come once, under the name a fresh model has"
     for earlier, later in [(fresh, receiver.sent[0]), (receiver.sent[0], receiver.sent[2])]:
         assert not torch.equal(earlier["model.embed_tokens.weight"], later["model.embed_tokens.weight"])
@@ -129,6 +132,8 @@ def test_unscorable_rollouts_never_enter(folder: Path, tmp_path: Path) -> None:
     """A group without rewards is replaced; a rollout without one gives no row, and its reason is counted."""
     none = group("n", [None, None], talk(0), rollouts=(failed("n-0"), failed("n-1")))
     scored = good(1).rollouts
+    found = (Finding(kind="disk_limit", detail="a"), Finding(kind="disk_limit", detail="b"))
+    scored = tuple(msgspec.structs.replace(one, findings=found) for one in scored)
     half = group("h", [1.0, None, 0.0], talk(0), rollouts=(scored[0], failed("h-1"), scored[1]))
     args = config(tmp_path, max_steps=1, num_generations=3, per_device_train_batch_size=3)
     worker = Script([none, half])
@@ -139,6 +144,7 @@ def test_unscorable_rollouts_never_enter(folder: Path, tmp_path: Path) -> None:
     assert line["count/unscorable_groups"] == 1
     assert line["count/failed_sandbox"] == 3
     assert line["count/unscored_rollouts"] == 3
+    assert line["count/finding_disk_limit"] == 2, "rollouts, not findings"
     assert (line["reward"], line["rows"], line["trained_tokens"]) == (0.5, 2, 8)
 
 
@@ -147,11 +153,31 @@ def test_equal_rewards_count_towards_the_step_and_teach_nothing(folder: Path, tm
     made = trainer(folder, config(tmp_path), worker, receiver)
     made.train()
     first, second = step_lines(made)
-    assert (first["count/equal_reward_groups"], first["count/empty_steps"], first["loss"]) == (1, 1, 0)
+    assert (first["count/equal_reward_groups"], first["count/empty_steps"]) == (1, 1)
     assert second["count/empty_steps"] == 0
     fresh = dict(AutoModelForCausalLM.from_pretrained(folder).named_parameters())
     torch.testing.assert_close(receiver.sent[0]["model.norm.weight"], fresh["model.norm.weight"].detach())
     assert receiver.versions == [1, 2], "the worker's admission counts versions, so they go on"
+
+
+def test_a_step_without_a_loss_logs_none(folder: Path, tmp_path: Path) -> None:
+    """One line each: a good step, an empty one, a refused one, and all three together."""
+    empty = group("e", [1.0, 1.0], talk(0))
+    refused = msgspec.structs.replace(good(2), advantages=(-1e39, 1e39))
+    groups = [good(0), empty, refused]
+    made = trainer(folder, config(tmp_path, max_steps=3, max_staleness=3), Script(groups), Recorder())
+    made.train()
+    lines = step_lines(made)
+    assert ["loss" in line for line in lines] == [True, False, False]
+    assert lines[2]["count/non_finite_steps"] == 1
+
+    together = trainer(
+        folder, config(tmp_path, max_steps=3, max_staleness=3, logging_steps=3), Script(groups), Recorder()
+    )
+    together.train()
+    (line,) = step_lines(together)
+    assert line["loss"] == lines[0]["loss"] != 0
+    assert "loss" not in together.state.log_history[-1], "the closing summary is no step"
 
 
 def test_an_empty_step_does_not_move_by_momentum(folder: Path, tmp_path: Path) -> None:
@@ -212,6 +238,30 @@ def test_ids_outside_the_vocabulary_end_training_before_the_step(folder: Path, t
     assert receiver.versions == []
 
 
+def test_weights_that_the_engine_refuses_end_training_before_the_first_rollout(folder: Path, tmp_path: Path) -> None:
+    """Those of another model, or with a vocabulary of another size."""
+
+    class Refuses:
+        def update(self, tensors: object, policy_version: int) -> None:
+            raise EngineError("weights of lm_head.weight have shape (300, 32), the engine's model has (264, 32)")
+
+    worker = Script(good)
+    made = AsyncGRPOTrainer(model=str(folder), args=config(tmp_path), rollout_worker=worker, weight_receiver=Refuses())
+    with pytest.raises(EngineError, match="300"):
+        made.train()
+    assert (worker.started, worker.taken, worker.stopped) == (0, 0, 1)
+
+
+def test_a_worker_with_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
+    worker = Script(good)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    worker.vocabulary = vocabulary_digest(tokenizer.get_vocab())  # pyright: ignore[reportAttributeAccessIssue]
+    trainer(folder, config(tmp_path), worker, Recorder())
+    tokenizer.add_tokens(["<more>"])
+    with pytest.raises(ConfigError, match="different vocabularies"):
+        trainer(folder, config(tmp_path), worker, Recorder(), processing_class=tokenizer)
+
+
 def test_a_group_that_does_not_add_up_is_refused(folder: Path, tmp_path: Path) -> None:
     bad = msgspec.structs.replace(good(0), advantages=(1.0,))
     with pytest.raises(BatchError, match="1 advantages"):
@@ -261,8 +311,11 @@ def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
         AsyncGRPOTrainer(model=str(folder), args=config(tmp_path), weight_receiver=Recorder())
     with pytest.raises(ConfigError, match="weight_receiver"):
         AsyncGRPOTrainer(model=str(folder), args=config(tmp_path), rollout_worker=Script([]))
-    with pytest.raises(ConfigError, match="vLLM engine"):
+    with pytest.raises(ConfigError, match="weight_receiver or vllm_server_base_url, not both"):
         trainer(folder, config(tmp_path, vllm_server_base_url="http://localhost:8000"), Script([]), Recorder())
+    with pytest.raises(ConfigError, match="not on this machine; give a weights folder"):
+        elsewhere = config(tmp_path, vllm_server_base_url="http://gpu-7:8000")
+        AsyncGRPOTrainer(model=str(folder), args=elsewhere, rollout_worker=Script([]))
     with pytest.raises(ConfigError, match="max_steps"):
         trainer(folder, config(tmp_path, max_steps=-1), Script([]), Recorder())
 

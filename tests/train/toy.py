@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from longrein.errors import WorkerError
-from longrein.rollout.group import advantages
+from longrein.rollout.advantage import advantages
 from longrein.types import Call, Completion, Rollout, RolloutGroup, Row
 from tests.traces import TASK, call, rollout
 
@@ -59,6 +59,7 @@ class Script:
         self._dies = dies
         self.versions: list[int] = []
         self.started = self.stopped = 0
+        self.resumed: list[tuple[tuple[str, ...], int]] = []
         self.metrics_queue: queue.Queue[Mapping[str, float]] = queue.Queue()
 
     @property
@@ -77,6 +78,9 @@ class Script:
     def taken(self) -> int:
         return self._made
 
+    def resume(self, taken: Collection[str], policy_version: int, /) -> None:
+        self.resumed.append((tuple(taken), policy_version))
+
     def start(self) -> None:
         self.started += 1
 
@@ -92,16 +96,21 @@ class Script:
 
 
 class Recorder:
-    """A weight receiver that keeps what it was sent."""
+    """A weight receiver that keeps what it was sent; what training begins with, apart."""
 
     def __init__(self) -> None:
+        self.begun: list[dict[str, Tensor]] = []
         self.versions: list[int] = []
         self.sent: list[dict[str, Tensor]] = []
 
     def update(self, tensors: object, policy_version: int) -> None:
         assert isinstance(tensors, Mapping)
+        copied = {name: tensor.clone() for name, tensor in tensors.items()}
+        if policy_version == 0:
+            self.begun.append(copied)
+            return
         self.versions.append(policy_version)
-        self.sent.append({name: tensor.clone() for name, tensor in tensors.items()})
+        self.sent.append(copied)
 
 
 class Sampler:
@@ -121,6 +130,8 @@ class Sampler:
     @property
     def rollout_buffer(self) -> Sampler:
         return self
+
+    def resume(self, taken: Collection[str], policy_version: int, /) -> None: ...
 
     def start(self) -> None: ...
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from longrein.config import RunConfig, load_config
+from longrein.config import RunConfig
 from longrein.errors import ConfigError
+from longrein.run_file import load_config
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +38,7 @@ def read_run_file(arguments: argparse.Namespace) -> RunConfig:
     """The run file with the command line's overrides.
 
     Raises:
-        ConfigError: see :func:`longrein.config.load_config`; or an override that is not ``key=value``.
+        ConfigError: see :func:`longrein.run_file.load_config`; or an override that is not ``key=value``.
     """
     overrides: dict[str, Any] = {}
     if arguments.model:

@@ -13,7 +13,7 @@ from longrein.cli.command import Command
 from longrein.cli.interrupt import EXIT_CODE, MESSAGE, bounded_interrupt
 from longrein.errors import LongreinError
 
-COMMANDS = ("train", "sft", "evaluate")
+COMMANDS = ("train", "sft", "evaluate", "rollout", "serve", "tasks", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from longrein.cli.model_folder import check_context_length, with_model_folder
-from longrein.config import Problem, RunConfig, config_error
+from longrein.cli.agents import harness_of
+from longrein.cli.model_folder import check_context_length, model_folder, with_model_folder
+from longrein.cli.task_parts import named_by, source_of, verifier_of
+from longrein.cli.weight_sync import check_engine
+from longrein.config import RunConfig
 from longrein.engines.base import EngineSpec
 from longrein.engines.local.process import LocalEngineConfig
-from longrein.errors import ConfigError, LongreinError, TaskError
+from longrein.errors import LongreinError, TaskError
 from longrein.gateway.settings import GatewaySettings
-from longrein.harnesses.base import Harness
-from longrein.harnesses.command import Command
-from longrein.harnesses.opencode import OpenCode
+from longrein.rollout.curriculum import PassRateCurriculum
+from longrein.rollout.driving import AgentLoops
+from longrein.rollout.group import RolloutRewardFn, harness_reward
+from longrein.rollout.overlong import OverlongPunishment
 from longrein.rollout.runtime import RendererSpec, RuntimeSettings
-from longrein.sandboxes.base import SandboxLimits
+from longrein.rollout.schedule import Curriculum, Uniform
+from longrein.run_file import Problem, config_error
+from longrein.sandboxes.base import SandboxBackend, SandboxLimits
 from longrein.sandboxes.choose import choose_backend
 from longrein.sessions.agent import AgentSessionFactory
-from longrein.tasks.base import Split, TaskSource
-from longrein.tasks.source import task_source
+from longrein.tasks.base import Split
+from longrein.train.adapters import check_fit, lora_config
+from longrein.train.loss_choices import LossChoices
 from longrein.types import Task
-
-HARNESSES = ("command", "opencode")
 
 
 def checked(config: RunConfig, source: str) -> RunConfig:
@@ -36,14 +41,16 @@ def checked(config: RunConfig, source: str) -> RunConfig:
         ConfigError: every problem in one message, each with file, key, value and fix.
     """
     problems: list[Problem] = []
-    where = "tasks.folder" if config.tasks.source == "harbor" else "tasks.families"
-    tasks_value: object = config.tasks.folder or list(config.tasks.families)
+    where, tasks_value = named_by(config.tasks)
     probes: tuple[tuple[str, object, Callable[[], object]], ...] = (
-        ("harness.name", config.harness.name, lambda: harness(config).check()),
-        ("sandbox.backend", config.sandbox.backend, lambda: choose_backend(config.sandbox.backend)),
-        (where, tasks_value, lambda: (tasks(config, "train"), tasks(config, "test"))),
+        ("harness.name", config.harness.name, lambda: harness_of(config.harness).check()),
+        ("sandbox.backend", config.sandbox.backend, lambda: sandbox_backend(config)),
+        (where, tasks_value, lambda: check_tasks(config)),
         ("model.path", config.model.path, lambda: renderer_spec(with_model_folder(config)).load()),
         ("model.context_length", config.model.context_length, lambda: check_context_length(config)),
+        ("train.loss", config.train.loss, lambda: loss_choices(config).check()),
+        ("engine.urls", list(config.engine.urls), lambda: check_engine(config)),
+        ("train.lora", config.train.lora and asdict(config.train.lora), lambda: check_lora(config)),
     )
     for key, value, probe in probes:
         try:
@@ -55,16 +62,34 @@ def checked(config: RunConfig, source: str) -> RunConfig:
     return with_model_folder(config)
 
 
-def harness(config: RunConfig) -> Harness:
-    """The agent. Raises :class:`~longrein.errors.ConfigError` for an unknown name."""
-    section = config.harness
-    if section.name == "command":
-        if section.script:
-            return Command.python_script(section.script, env=section.env)
-        return Command(argv=section.argv, env=section.env)
-    if section.name == "opencode":
-        return OpenCode(binary=section.binary) if section.binary else OpenCode()
-    raise ConfigError(f"unknown harness; known: {', '.join(HARNESSES)}")
+def check_tasks(config: RunConfig) -> None:
+    """Raise :class:`~longrein.errors.TaskError` for tasks that cannot be had, or not be judged."""
+    judge = verifier_of(config.tasks)
+    for task in (*tasks(config, "train"), *tasks(config, "test")):
+        judge.check(task)
+
+
+def loss_choices(config: RunConfig) -> LossChoices:
+    """What decides about the loss, most of it in ``[train]``."""
+    said: dict[str, Any] = {**asdict(config.train), "max_staleness": config.rollout.max_staleness}
+    return LossChoices(**{name: said[name] for name in LossChoices.__struct_fields__})
+
+
+def peft_config(config: RunConfig) -> Any:
+    """What GRPO's trainer puts on the model: the adapters of ``[train.lora]``, or nothing."""
+    return lora_config(**asdict(config.train.lora)) if config.train.lora else None
+
+
+def check_lora(config: RunConfig) -> None:
+    """Raise :class:`~longrein.errors.ConfigError` when ``[train.lora]`` does not fit the model."""
+    if config.train.lora:
+        check_fit(model_folder(config.model.path), peft_config(config))
+
+
+def reward_fn(config: RunConfig) -> RolloutRewardFn:
+    """What training rewards: the verifier's verdict, less the punishment of length if there is one."""
+    max_tokens, cache_tokens = config.rollout.overlong_max_tokens, config.rollout.overlong_cache_tokens
+    return OverlongPunishment(max_tokens=max_tokens, cache_tokens=cache_tokens) if max_tokens else harness_reward
 
 
 def renderer_spec(config: RunConfig) -> RendererSpec:
@@ -84,11 +109,6 @@ def chat_template(config: RunConfig) -> str | None:
     return Path(path).read_text(encoding="utf-8") if path else None
 
 
-def source(config: RunConfig) -> TaskSource:
-    """Where tasks come from."""
-    return task_source(kind=config.tasks.source, families=config.tasks.families, folder=config.tasks.folder)
-
-
 def tasks(config: RunConfig, split: Split) -> Sequence[Task]:
     """The run's tasks of a split, with the run file's time limit where it gives one.
 
@@ -96,17 +116,48 @@ def tasks(config: RunConfig, split: Split) -> Sequence[Task]:
         TaskError: unknown family, bad task directory, or too few tasks for two splits.
     """
     count = config.tasks.train_count if split == "train" else config.tasks.eval_count
-    found = source(config).tasks(split, count, config.seed)
+    found = source_of(config.tasks).tasks(split, count, config.seed)
     if not found and count:
         raise TaskError(f"there is no task left for the {split} split; add tasks, or set tasks.eval_count = 0")
-    timeout_s = config.rollout.agent_timeout_s
-    return found if timeout_s is None else [replace(task, agent_timeout_s=timeout_s) for task in found]
+    said = {"agent_timeout_s": config.rollout.agent_timeout_s, "verifier_timeout_s": config.tasks.verifier.timeout_s}
+    limits = {name: seconds for name, seconds in said.items() if seconds is not None}
+    return [replace(task, **limits) for task in found] if limits else found
+
+
+def curriculum(config: RunConfig) -> Curriculum:
+    """Which tasks come more often."""
+    section, shuffle = config.tasks.curriculum, config.tasks.shuffle
+    if section.rule == "uniform":
+        return Uniform(shuffle=shuffle)
+    said = asdict(section)
+    return PassRateCurriculum(**{name: value for name, value in said.items() if name != "rule"}, shuffle=shuffle)
 
 
 def session_factory(config: RunConfig) -> AgentSessionFactory:
     """Sandbox, harness and verifier, as one factory of sessions."""
-    limits = SandboxLimits(memory_bytes=config.sandbox.memory_mb << 20, pids=config.sandbox.pids)
-    return AgentSessionFactory(harness=harness(config), backend=choose_backend(config.sandbox.backend), limits=limits)
+    return AgentSessionFactory(
+        harness=harness_of(config.harness),
+        backend=sandbox_backend(config),
+        limits=sandbox_limits(config),
+        verifier=verifier_of(config.tasks),
+    )
+
+
+def sandbox_backend(config: RunConfig) -> SandboxBackend:
+    """The kind of sandbox that ``[sandbox]`` asks for.
+
+    Raises:
+        ConfigError: it does not start here, or lacks what it needs.
+    """
+    return choose_backend(config.sandbox.backend, rootfs=config.sandbox.rootfs, image=config.sandbox.image)
+
+
+def sandbox_limits(config: RunConfig) -> SandboxLimits:
+    """Bounds on each sandbox of an agent."""
+    section = config.sandbox
+    return SandboxLimits(
+        memory_bytes=section.memory_mb << 20, pids=section.pids, cpus=section.cpus, disk_bytes=section.disk_mb << 20
+    )
 
 
 def gateway_settings(config: RunConfig) -> GatewaySettings:
@@ -115,7 +166,12 @@ def gateway_settings(config: RunConfig) -> GatewaySettings:
         temperature=config.rollout.temperature,
         max_tokens=config.rollout.max_tokens,
         max_calls=config.rollout.max_calls,
+        max_sampled_tokens=config.rollout.max_sampled_tokens,
+        max_session_s=config.rollout.max_session_s,
+        max_context_refusals=config.rollout.max_context_refusals,
+        engine_timeout_s=config.rollout.engine_timeout_s,
         context_length=config.model.context_length,
+        seed=config.seed,
     )
 
 
@@ -125,9 +181,17 @@ def runtime_settings(config: RunConfig, engine: EngineSpec) -> RuntimeSettings:
         engine=engine,
         renderer=renderer_spec(config),
         gateway=gateway_settings(config),
-        factory=session_factory(config),
+        driving=AgentLoops(factory=session_factory(config)),
         max_inflight=config.rollout.max_inflight,
     )
+
+
+def judging_settings(config: RunConfig, engine: EngineSpec) -> RuntimeSettings:
+    """The same for held-out judgement, which samples as ``[eval]`` says."""
+    settings, said = runtime_settings(config, engine), config.eval
+    temperature = config.rollout.temperature if said.temperature is None else said.temperature
+    gateway = replace(settings.gateway, temperature=temperature, top_p=said.top_p, top_k=said.top_k, min_p=said.min_p)
+    return replace(settings, gateway=gateway)
 
 
 def engine_config(config: RunConfig) -> LocalEngineConfig:

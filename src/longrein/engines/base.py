@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -56,6 +57,37 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class TokenizingEngine(Engine, Protocol):
+    """An engine that can say how its own tokenizer reads a text."""
+
+    async def tokenize(self, text: str) -> I32:
+        """Ids of a text, no special tokens added, shape ``[n]``. Raises :class:`~longrein.errors.EngineError`."""
+        ...
+
+
+class SampledToken(msgspec.Struct, frozen=True, kw_only=True):
+    """One token of a completion, as it was sampled."""
+
+    token_id: int
+    logprob: float
+    """Of the distribution that it was sampled from, natural log."""
+    policy_version: int
+    """Of the weights that sampled it."""
+
+
+OnToken = Callable[[SampledToken], None]
+"""Hears of each token; it must not block, nor raise."""
+
+
+class HeardEngine(Engine, Protocol):
+    """An engine that tells of each token at once."""
+
+    async def generate_heard(self, request: EngineRequest, on_token: OnToken) -> Completion:
+        """As :meth:`Engine.generate`; ``on_token`` has had every token of the completion before it returns."""
+        ...
+
+
 class EngineSpec(Protocol):
     """A picklable description of an engine that a spawned process can connect to."""
 
@@ -75,5 +107,37 @@ class WeightReceiver(Protocol):
 
         Raises:
             EngineError: the engine is gone or refused them (other names or shapes).
+        """
+        ...
+
+
+class AdapterTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """What a LoRA adapter does to one module."""
+
+    rank: int
+    scaling: float
+    """What ``B @ A`` is multiplied by: ``alpha / rank``, or ``alpha / sqrt(rank)`` with rank-stabilised LoRA."""
+
+
+class AdapterSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter (arXiv 2106.09685): the weight ``W`` of each target becomes ``W + scaling * B @ A``."""
+
+    targets: dict[str, AdapterTarget]
+    """By the module's path in the bare model, such as ``model.layers.0.self_attn.q_proj``."""
+
+
+@runtime_checkable
+class AdapterReceiver(WeightReceiver, Protocol):
+    """An engine that also takes small adapters, which it adds to the weights of the last :meth:`update`."""
+
+    def update_adapter(self, tensors: object, spec: AdapterSpec, policy_version: int) -> None:
+        """Publish an adapter, in place of any earlier one, and return once the engine samples with it.
+
+        ``tensors`` maps ``<module>.lora_A.weight`` to ``[rank, in]`` and ``<module>.lora_B.weight`` to
+        ``[out, rank]`` for each target of ``spec``, so that ``B @ A`` has the shape of the module's weight
+        (``Mapping[str, torch.Tensor]``, typed as for :meth:`update`).
+
+        Raises:
+            EngineError: the engine is gone or refused it (other modules or shapes).
         """
         ...

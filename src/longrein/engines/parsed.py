@@ -26,6 +26,8 @@ class ParsedCall(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: str
     """A JSON object, as text that UTF-8 can encode, nested at most ``MAX_NESTING`` deep."""
+    native_id: str = ""
+    """The id that the model sampled, in formats that have one (Kimi K2)."""
 
 
 class ParsedReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,4 +67,5 @@ def _as_call(call: ParsedToolCall) -> ParsedCall | None:
         f"{name}{text}".encode()
     except (ValueError, TypeError):
         return None
-    return ParsedCall(name=name, arguments=text)
+    native_id = cast(Any, call.id)
+    return ParsedCall(name=name, arguments=text, native_id=native_id if isinstance(native_id, str) else "")

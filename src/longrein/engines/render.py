@@ -15,18 +15,20 @@ from renderers.base import MODEL_RENDERER_MAP, Renderer
 from renderers.configs import DefaultRendererConfig, config_from_name
 
 from longrein.engines import tool_parsers
-from longrein.engines.parsed import PARSER_FAULTS, ParsedReply, as_content, as_reply
-from longrein.engines.template import (
-    TEMPLATE_FAULTS,
-    ChatTokenizer,
-    TemplateBridge,
-    TemplateText,
-    find_turn_end,
-    for_template,
-)
+from longrein.engines.jinja import TEMPLATE_FAULTS
+from longrein.engines.parsed import PARSER_FAULTS, ParsedReply, as_content
+from longrein.engines.recent import Recent, digest
+from longrein.engines.replies import LibraryReplies, Replies, TextReplies
+from longrein.engines.results import addressed, answers_only
+from longrein.engines.template import ChatTokenizer, TemplateBridge, TemplateText, find_turn_end
+from longrein.engines.tool_parsers import MAX_SHOWN_NESTING
 from longrein.engines.turns import PROMPT_TAIL, FamilyTurns, SeamlessTurns, TemplateTurns, Turns
+from longrein.engines.vocabulary import vocabulary_digest
 from longrein.errors import RenderError
 from longrein.types import I32, Message, Tool
+
+PROMPT_TOKENS = 4 * 1024 * 1024
+"""Tokens of rendered prompts that are kept, 16 MB."""
 
 _create_renderer: Callable[..., Renderer] = cast("Any", renderers).create_renderer
 
@@ -35,13 +37,16 @@ class ChatRenderer:
     """Turns conversations into the ids a model expects, and completions back into messages."""
 
     def __init__(
-        self, tokenizer: ChatTokenizer, renderer: Renderer, turns: Turns, stop_token_ids: tuple[int, ...]
+        self, tokenizer: ChatTokenizer, turns: Turns, replies: Replies, stop_token_ids: tuple[int, ...]
     ) -> None:
         self._tokenizer = tokenizer
-        self._renderer = renderer
         self._turns = turns
+        self._replies = replies
+        self._prompts: Recent[bytes, I32] = Recent(PROMPT_TOKENS if turns.repeatable else 0)
         self.stop_token_ids = stop_token_ids
         """Ids that end an assistant turn."""
+        self.longest_token = max(map(len, tokenizer.get_vocab()))
+        """Characters that one token stands for, at most."""
 
     @classmethod
     def load(
@@ -94,7 +99,8 @@ class ChatRenderer:
             renderer = _create_renderer(tokenizer, config_from_name(family))
         except TEMPLATE_FAULTS as error:
             raise RenderError(f"renderer={family!r} does not fit {tokenizer.name_or_path!r}: {error}") from error
-        return cls(tokenizer, renderer, FamilyTurns(renderer), tuple(renderer.get_stop_token_ids()))
+        stops = tuple(renderer.get_stop_token_ids())
+        return cls(tokenizer, FamilyTurns(renderer), LibraryReplies(renderer), stops)
 
     @classmethod
     def _for_template(cls, tokenizer: Any, tool_parser: str) -> ChatRenderer:
@@ -103,15 +109,23 @@ class ChatRenderer:
                 f"{tokenizer.name_or_path!r} has no chat template; give one in the run file "
                 "(chat_template = path of a Jinja file), for instance a ChatML template that shows tools"
             )
-        renderer = _create_renderer(tokenizer, DefaultRendererConfig(tool_parser=tool_parsers.resolve(tool_parser)))
+        parser = tool_parsers.resolve(tool_parser)
+        replies: Replies = LibraryReplies(_create_renderer(tokenizer, DefaultRendererConfig(tool_parser=parser)))
+        if parser == tool_parsers.HERMES_TEXT:
+            replies = TextReplies(tokenizer, replies)
         text = TemplateText(tokenizer)
         stops = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         try:
             turn_end = find_turn_end(tokenizer, text)
         except RenderError as error:
-            return cls(tokenizer, renderer, SeamlessTurns(text, tuple(stops), str(error)), tuple(stops))
-        turns = TemplateTurns(TemplateBridge(text, turn_end))
-        return cls(tokenizer, renderer, turns, tuple(dict.fromkeys([turn_end.token_id, *stops])))
+            return cls(tokenizer, SeamlessTurns(text, tuple(stops), str(error)), replies, tuple(stops))
+        turns = TemplateTurns(text, TemplateBridge(text, turn_end))
+        return cls(tokenizer, turns, replies, tuple(dict.fromkeys([turn_end.token_id, *stops])))
+
+    @property
+    def vocabulary(self) -> str:
+        """See :func:`~longrein.engines.vocabulary.vocabulary_digest`."""
+        return vocabulary_digest(self._tokenizer.get_vocab())
 
     @property
     def vocab_size(self) -> int:
@@ -124,40 +138,48 @@ class ChatRenderer:
         return self._turns.problems
 
     def render(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> I32:
-        """The prompt of a whole conversation with the generation prompt, shape ``[n]``.
+        """The prompt of a whole conversation with the generation prompt, shape ``[n]``, read-only.
+
+        Prompts asked for lately are looked up: the members of a group share their first one.
 
         Raises:
             RenderError: the template refuses the conversation.
         """
-        offered: Any = list(tools) or None
         try:
-            shown: Any = for_template(list(messages))
-            ids = self._renderer.render_ids(shown, tools=offered, add_generation_prompt=True)
+            key = digest((messages, tools))
         except TEMPLATE_FAULTS as error:
-            raise RenderError(f"the chat template refuses this conversation: {error}") from error
-        return np.asarray(ids, dtype=np.int32)
+            raise RenderError(f"this conversation cannot be written as JSON: {error}") from error
+        ids = self._prompts.get(key)
+        if ids is None:
+            if not tool_parsers.nested_within(list(tools), MAX_SHOWN_NESTING):
+                raise RenderError(f"tools are described by JSON nested deeper than {MAX_SHOWN_NESTING} levels")
+            ids = self._turns.render(addressed(messages), tools)
+            # Handed out again and again: whoever writes into it must fail.
+            ids.flags.writeable = False
+            self._prompts.put(key, ids, max(ids.size, 1))
+        return ids
 
     def bridge(
         self, *, prompt: I32, completion: I32, reply: Message, new: tuple[Message, ...], tools: tuple[Tool, ...]
     ) -> I32 | None:
         """Only the ids to append after ``prompt + completion`` so that the model answers ``new`` next.
 
-        ``None`` where they cannot be proven; the caller renders the conversation whole.
+        ``None`` where they cannot be proven; the caller renders the conversation whole. Results must answer calls of
+        the ``reply``; ids that none of them has go by place.
         """
-        return self._turns.extend(prompt, completion, reply, new, tools)
+        new = addressed((reply, *new))[1:]
+        return self._turns.extend(prompt, completion, reply, new, tools) if answers_only(reply, new) else None
 
     def parse(self, *, completion: I32, prompt: I32, tools: tuple[Tool, ...]) -> ParsedReply:
         """Read a completion. Without ``tools`` nothing is taken for a call.
 
         Never fails: what the model's parser cannot read is plain content, as decoded.
         """
-        shown: Any = list(tools) or None
-        ended = self._without_stop(completion)
+        said = self._without_stop(completion)
         try:
-            parsed = self._renderer.parse_response(ended, tools=shown, prompt_ids=prompt[-PROMPT_TAIL:].tolist())
-            return as_reply(parsed, offered=bool(tools))
+            return self._replies.read(said, prompt[-PROMPT_TAIL:].tolist(), tools)
         except PARSER_FAULTS:
-            return as_content(self._tokenizer.decode(ended, skip_special_tokens=False))
+            return as_content(self._tokenizer.decode(said, skip_special_tokens=False))
 
     def encode_reply(self, message: Message) -> I32:
         """The ids a model would sample to say ``message``, its end-of-turn token included, shape ``[n]``.
@@ -176,5 +198,6 @@ class ChatRenderer:
         return self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=False)
 
     def _without_stop(self, completion: I32) -> list[int]:
-        stops = np.flatnonzero(np.isin(completion, self.stop_token_ids))
-        return completion[: stops[0]].tolist() if stops.size else completion.tolist()
+        ids: list[int] = completion.tolist()
+        stops = [ids.index(stop) for stop in self.stop_token_ids if stop in ids]
+        return ids[: min(stops, default=len(ids))]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Protocol, cast
 
@@ -17,6 +18,8 @@ from longrein.errors import RenderError
 HERMES_TEXT = "hermes_text"
 MAX_NESTING = 64
 """Arguments nested deeper are degenerate output; nobody downstream can be expected to walk them."""
+MAX_SHOWN_NESTING = 128
+"""No tool or call that agents send is JSON nested as deep; whoever walks it may stand deeper in the stack than we."""
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
@@ -29,23 +32,39 @@ class HermesText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_hermes(text: str) -> HermesText:
-    """Find ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` in plain text."""
+    """Find ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` in plain text, in linear time."""
     said: list[str] = []
     calls: list[ParsedToolCall] = []
-    head, opener, rest = text.partition(OPEN)
-    while opener:
-        body, closer, after = rest.partition(CLOSE)
-        call = _parse_call(body) if closer else None
-        if call is None:
-            said.append(head + OPEN)
-            head, opener, rest = rest.partition(OPEN)
-        else:
-            said.append(head)
+    shown = closer = 0
+    opener = text.find(OPEN)
+    while opener >= 0:
+        begin = opener + len(OPEN)
+        closer = text.find(CLOSE, begin) if 0 <= closer < begin else closer
+        if closer < 0:
+            break
+        call = _parse_call(text[begin:closer]) if _may_be_object(text, begin, closer) else None
+        if call is not None:
+            said.append(text[shown:opener])
             calls.append(call)
-            head, opener, rest = after.partition(OPEN)
-    content = "".join([*said, head])
+            shown = begin = closer + len(CLOSE)
+        opener = text.find(OPEN, begin)
+    content = "".join([*said, text[shown:]])
     # The newlines that templates put around calls are not something the model says.
     return HermesText(content=content if content.strip() else "", calls=tuple(calls))
+
+
+_OBJECT = re.compile(r"""\s*\{(?:[^"<\\]++|"(?:[^"\\]++|\\.)*+")*+""", re.DOTALL)
+"""A brace, and what may follow it in JSON: neither ``<`` nor a backslash outside of strings."""
+
+
+def _may_be_object(text: str, begin: int, end: int) -> bool:
+    """Whether an object could stand there, cheaply: of bodies that lie in each other at most two are looked through.
+
+    Both look at the same openers, which end a body unless they stand in a string of its; and after the brace of the
+    next opener one of the two is in a string where the other is not.
+    """
+    found = _OBJECT.match(text, begin)
+    return found is not None and found.end() == end
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True):

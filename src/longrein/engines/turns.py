@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 from renderers.base import Renderer
 
-from longrein.engines.template import TEMPLATE_FAULTS, USER, TemplateBridge, TemplateText, for_template
+from longrein.engines.jinja import TEMPLATE_FAULTS
+from longrein.engines.template import USER, TemplateBridge, TemplateText, for_template
 from longrein.errors import RenderError
 from longrein.types import I32, Message, Tool
 
@@ -21,6 +22,15 @@ class Turns(Protocol):
     @property
     def problems(self) -> dict[str, str]:
         """Kind of new message -> why it cannot extend a sampled stream."""
+        ...
+
+    @property
+    def repeatable(self) -> bool:
+        """The same conversation is rendered the same at any time."""
+        ...
+
+    def render(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> I32:
+        """The ids of a whole conversation with the generation prompt, shape ``[n]``. Raises :class:`RenderError`."""
         ...
 
     def say(self, message: Message) -> I32:
@@ -40,6 +50,17 @@ class FamilyTurns:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
         self.problems: dict[str, str] = {}
+        self.repeatable = True
+
+    def render(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> I32:
+        """See :class:`Turns`."""
+        offered: Any = list(tools) or None
+        try:
+            shown: Any = for_template(list(messages))
+            ids = self._renderer.render_ids(shown, tools=offered, add_generation_prompt=True)
+        except TEMPLATE_FAULTS as error:
+            raise RenderError(f"this model's renderer refuses this conversation: {error}") from error
+        return np.asarray(ids, dtype=np.int32)
 
     def say(self, message: Message) -> I32:
         """See :class:`Turns`."""
@@ -75,9 +96,15 @@ class FamilyTurns:
 class TemplateTurns:
     """Turns of a chat template with a seam."""
 
-    def __init__(self, bridge: TemplateBridge) -> None:
+    def __init__(self, text: TemplateText, bridge: TemplateBridge) -> None:
+        self._text = text
         self._bridge = bridge
         self.problems = bridge.problems
+        self.repeatable = not text.reads_the_clock
+
+    def render(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> I32:
+        """See :class:`Turns`."""
+        return self._text.encode(self._text.render(list(messages), tools, generation_prompt=True))
 
     def say(self, message: Message) -> I32:
         """See :class:`Turns`."""
@@ -97,10 +124,16 @@ class SeamlessTurns:
         self._text = text
         self._end = end
         self.problems = {"user": reason, "tool": reason}
+        self.repeatable = not text.reads_the_clock
+
+    def render(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> I32:
+        """See :class:`Turns`."""
+        return self._text.encode(self._text.render(list(messages), tools, generation_prompt=True))
 
     def say(self, message: Message) -> I32:
         """See :class:`Turns`. Ends with the tokenizer's end of text, if it has one."""
-        return np.asarray([*self._text.encode(self._text.reply(message)), *self._end], dtype=np.int32)
+        said = self._text.encode(self._text.reply(message))
+        return np.concatenate([said, np.asarray(self._end, dtype=np.int32)])
 
     def extend(
         self, prompt: I32, completion: I32, reply: Message, new: tuple[Message, ...], tools: tuple[Tool, ...]

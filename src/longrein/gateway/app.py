@@ -1,25 +1,25 @@
-"""The gateway as an ASGI application: keys and routes."""
+"""The gateway as an ASGI application: keys, routes, refusals."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
 from longrein.errors import GatewayRequestError
-from longrein.gateway.chat import ChatDialect
+from longrein.gateway.aside import aside
+from longrein.gateway.callers import caller_of
 from longrein.gateway.delivery import Delivery
-from longrein.gateway.dialect import Dialect
+from longrein.gateway.dialect import Arrival, ChatRequest
 from longrein.gateway.exchange import Exchange, Receive, Scope, Send
 from longrein.gateway.keys import Keys
+from longrein.gateway.routes import Count, Generate, ListModels, Route, Target, require, route, split
 from longrein.gateway.session import GatewaySession
 from longrein.gateway.settings import GatewaySettings
+from longrein.gateway.sizes import check_sizes
 
-MODELS = "/v1/models"
-CHAT = "/v1/chat/completions"
-DIALECTS: dict[str, Dialect] = {CHAT: ChatDialect()}
-"""Route -> dialect. Errors on other routes are written in chat form."""
+Decode = Callable[[Arrival], ChatRequest]
 
 
 class GatewayApp:
@@ -34,58 +34,42 @@ class GatewayApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         exchange = Exchange(scope, receive, send)
-        target = _split(exchange.path)
-        dialect = DIALECTS.get(target.route, DIALECTS[CHAT])
+        target = split(exchange.path)
+        found = route(target.path, exchange.headers)
         try:
-            session = self._keys.authenticate(target.secret or exchange.bearer)
+            session = self._keys.authenticate(target.secret or exchange.api_key)
         except GatewayRequestError as error:
             self.counters["wrong_key"] += 1
-            await exchange.send_json(error.status, dialect.encode_error(error))
+            await exchange.send_json(error.status, found.dialect.encode_error(error))
             return
         with session.bugs:
             try:
-                await self._serve(exchange, session, target.route)
+                require(exchange.method, found)
+                with session.crowd:
+                    await self._serve(exchange, session, target, found)
             except GatewayRequestError as error:
                 session.count_refusal(error)
-                await exchange.send_json(error.status, dialect.encode_error(error))
+                await exchange.send_json(error.status, found.dialect.encode_error(error))
 
-    async def _serve(self, exchange: Exchange, session: GatewaySession, route: str) -> None:
-        if route == MODELS:
-            _require(exchange, "GET")
-            await exchange.send_json(200, self._models())
-        elif route in DIALECTS:
-            _require(exchange, "POST")
-            dialect = DIALECTS[route]
-            request = dialect.decode(await exchange.body(self._settings.max_body_bytes))
-            await Delivery(exchange, session, dialect, request, self._settings).run()
+    async def _serve(self, exchange: Exchange, session: GatewaySession, target: Target, found: Route) -> None:
+        if isinstance(found, Generate):
+            request = await self._request(exchange, target, found.dialect.decode)
+            await Delivery(exchange, session, found.dialect, request, self._settings).run()
+        elif isinstance(found, Count):
+            request = await self._request(exchange, target, found.dialect.decode_count)
+            await exchange.send_json(200, found.dialect.encode_count(await session.count(request)))
         else:
-            raise GatewayRequestError("no such route", status=404, code="not_found")
+            encode = found.dialect.encode_models if isinstance(found, ListModels) else found.dialect.encode_model
+            await exchange.send_json(200, encode(self._settings.model, self._settings.context_length))
 
-    def _models(self) -> bytes:
-        model: dict[str, Any] = {
-            "id": self._settings.model,
-            "object": "model",
-            "created": 0,
-            "owned_by": "longrein",
-            "max_model_len": self._settings.context_length,
-        }
-        return msgspec.json.encode({"object": "list", "data": [model]})
+    async def _request(self, exchange: Exchange, target: Target, decode: Decode) -> ChatRequest:
+        body = await exchange.body(self._settings.http.max_body_bytes, self._settings.http.body_timeout_s)
+        arrival = Arrival(path=target.path, query=exchange.query, headers=exchange.headers, body=body)
+        request = await aside(len(body), lambda: _read(decode, arrival))
+        return msgspec.structs.replace(request, caller=caller_of(exchange.headers), size_bytes=len(body))
 
 
-class _Target(msgspec.Struct, frozen=True, kw_only=True):
-    secret: str
-    """Empty when the path has none."""
-    route: str
-
-
-def _split(path: str) -> _Target:
-    """``/<secret>/v1/x`` -> secret and route."""
-    head, _, rest = path.removeprefix("/").partition("/")
-    if head != "v1" and rest.startswith("v1/"):
-        return _Target(secret=head, route=f"/{rest}")
-    return _Target(secret="", route=path)
-
-
-def _require(exchange: Exchange, method: str) -> None:
-    if exchange.method != method:
-        raise GatewayRequestError(f"use {method} here", status=405, code="method_not_allowed")
+def _read(decode: Decode, arrival: Arrival) -> ChatRequest:
+    request = decode(arrival)
+    check_sizes(request)
+    return request

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 
 from longrein.errors import BugError, GatewayRequestError, InfrastructureError
 
 
 class BugTrap:
-    """Remembers the first error that is neither a refusal nor a cancellation, and lets it pass."""
+    """Remembers the first error that is neither a refusal nor a cancellation, says so, and lets it pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_bug: Callable[[], None]) -> None:
+        self._on_bug = on_bug
         self._bug: Exception | None = None
 
     def __enter__(self) -> None:
@@ -22,6 +24,7 @@ class BugTrap:
         """Never swallows."""
         if self._bug is None and isinstance(error, Exception) and not isinstance(error, GatewayRequestError):
             self._bug = error
+            self._on_bug()
 
     def check(self) -> None:
         """Raise what was trapped, if anything; as a :class:`BugError` where ``boundary()`` would make it data."""

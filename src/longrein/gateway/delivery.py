@@ -34,13 +34,14 @@ class Delivery:
         Raises:
             GatewayRequestError: there is no answer, and nothing was sent yet.
         """
-        ticket = self._session.admit(self._request)
+        ticket = await self._session.admit(self._request)
         self._exchange.watch()
         answer = asyncio.ensure_future(ticket.answer())
         send = self._stream if self._request.stream else self._whole
         try:
             if await send(answer):
                 ticket.delivered()
+                self._exchange.resets.watch(ticket.lost)
         finally:
             _discard(answer)
             ticket.leave()
@@ -50,7 +51,9 @@ class Delivery:
         await self._exchange.settle(answer, None)
         if self._exchange.left:
             return False
-        return await self._exchange.send_json(200, self._dialect.encode(answer.result(), self._settings.model))
+        return await self._exchange.send_json(
+            200, self._dialect.encode(answer.result(), self._request, self._settings.model)
+        )
 
     async def _stream(self, answer: asyncio.Task[ChatReply]) -> bool:
         """Headers go out at once and comments while the engine works, so that no client gives up."""

@@ -26,7 +26,7 @@ class Gateway:
         self._keys = Keys()
         self._closings = Closings()
         self._app = GatewayApp(self._keys, settings)
-        self._server = LoopbackServer(self._app)
+        self._server = LoopbackServer(self._app, settings.http)
 
     async def start(self) -> None:
         """Listen on 127.0.0.1, on a port of the kernel's choice."""
@@ -81,6 +81,14 @@ class Gateway:
             GatewayRequestError: what an agent would have got as an error.
         """
         return await take(self._keys.session(session_id), request)
+
+    async def until_over(self, session_id: str) -> None:
+        """Return once nothing more will come of a session: a fault of ours, or an agent that does not listen.
+
+        Raises:
+            ConfigError: no open session of that id.
+        """
+        await self._keys.session(session_id).ending.wait()
 
     async def close_session(self, session_id: str) -> SessionRecord:
         """Kill the key, cancel what is in flight, and return what was recorded.

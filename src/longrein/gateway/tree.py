@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, islice, pairwise
+
 import msgspec
 import numpy as np
 
 from longrein.gateway import stitch
+from longrein.gateway.branches import Origin, after_lead, origin
 from longrein.gateway.dialect import ChatRequest
-from longrein.types import I32, Call, Completion, Message, Timing, Tool, Trace
-
-
-class History(msgspec.Struct, frozen=True, kw_only=True):
-    """Digests of a request's messages."""
-
-    meanings: tuple[bytes, ...]
-    """One a message. An echo known by its tool-call ids has the meaning of what we had said."""
-    exacts: tuple[bytes, ...]
-    """One a message, reasoning included."""
-    chains: tuple[bytes, ...]
-    """One a message: the conversation up to and including it."""
-    tools: bytes
-    key: bytes
-    """Two requests with the same key ask for the same thing."""
+from longrein.gateway.nodes import History, Node
+from longrein.gateway.recall import Digested, Recall
+from longrein.gateway.roles import with_roles
+from longrein.types import I32, Call, Completion, Message, Timing, Trace
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +24,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     new: tuple[Message, ...]
     """Messages after the parent's reply; all messages at a root."""
     new_exacts: tuple[bytes, ...]
+    continues: int | None
+    stem: int | None
+    """For both see :class:`~longrein.gateway.nodes.Node`."""
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,57 +41,63 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing
 
 
-class _Node(msgspec.Struct, kw_only=True):
-    call: Call
-    new_exacts: tuple[bytes, ...]
-    reply_meaning: bytes
-    tools: bytes
-    key: bytes
-
-
 class CallTree:
     """Append-only. Prompts are kept as deltas to the parent's prompt + completion."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
-        self._nodes: list[_Node] = []
+        self._nodes: list[Node] = []
         self._ends: dict[bytes, list[int]] = {}
+        """Conversation with its reply -> calls."""
+        self._asked: dict[bytes, list[int]] = {}
+        """Conversation before its reply -> calls."""
+        self._latest: dict[bytes, int] = {}
+        """Key of a request -> the latest call that answered it."""
         self._by_call_ids: dict[tuple[str, ...], int] = {}
+        self._by_text: dict[str, int] = {}
+        """Text in one piece -> the latest call that said this and called no tool."""
+        self._said: dict[tuple[bytes, bytes], int] = {}
+        """Meanings of what was asked last and of the reply -> the latest call."""
+        self._replies: set[bytes] = set()
+        self._recall = Recall()
 
     def history(self, request: ChatRequest, max_tokens: int) -> History:
         """Digest a request. ``max_tokens`` is what it will really get."""
-        meanings = tuple(self._meaning(message) for message in request.messages)
-        exacts = tuple(map(stitch.with_reasoning, meanings, request.messages))
-        chains: list[bytes] = []
-        for meaning in meanings:
-            chains.append(stitch.extend(chains[-1] if chains else b"", meaning))
-        tools = stitch.tools_meaning(request.tools)
-        limits = msgspec.json.encode([max_tokens, request.stop])
-        key = stitch.extend(b"".join(exacts), tools + limits)
-        return History(meanings=meanings, exacts=exacts, chains=tuple(chains), tools=tools, key=key)
+        digested = self._digested(request.messages)
+        tools = self._recall.tools(request.tools)
+        if self._asks_again(digested, tools):
+            digested = digested.first(len(digested.messages) - 1)
+        asks = stitch.extend(b"".join(digested.exacts), tools + request.caller.thread.encode())
+        return History(
+            messages=digested.messages,
+            meanings=digested.meanings,
+            exacts=digested.exacts,
+            chains=digested.chains,
+            tools=tools,
+            asks=asks,
+            key=stitch.extend(asks, msgspec.json.encode([max_tokens, request.stop, request.asked])),
+        )
 
     def place(self, request: ChatRequest, history: History) -> Place:
-        """The longest known conversation that this request extends, with the same tools."""
-        reason = "history_changed" if self._nodes else "first"
-        for end in range(len(request.messages), 0, -1):
-            for call_id in reversed(self._ends.get(history.chains[end - 1], ())):
-                if not self._is_prefix(call_id, request, history, end):
-                    continue
+        """Below the call whose conversation and reply are the beginning of this request, with the same tools."""
+        end = max((at for at, m in enumerate(history.messages) if m["role"] == "assistant"), default=-1) + 1
+        but_for_tools: int | None = None
+        # What comes after the last assistant turn is new; a turn that we never sampled makes the rest another history.
+        for call_id in self._candidates(request, history.chains[end - 1]) if end else ():
+            if self._is_prefix(call_id, history, end):
                 if self._nodes[call_id].tools == history.tools:
-                    return _place(call_id, "", request, history, end)
-                reason = "tools_changed"
-        if any(node.key == history.key and node.call.parent_id is None for node in self._nodes):
-            reason = "repeated"
-        return _place(None, reason, request, history, 0)
+                    return _place(call_id, Origin(reason=""), history, end)
+                but_for_tools = call_id if but_for_tools is None else but_for_tools
+        return _place(None, origin(request, history, self._nodes, but_for_tools=but_for_tools), history, 0)
 
-    def root(self, request: ChatRequest, history: History, branch_reason: str) -> Place:
+    def root(self, history: History, branch_reason: str) -> Place:
         """The same request at a new root, where the parent's stream cannot be extended."""
-        return _place(None, branch_reason, request, history, 0)
+        return _place(None, Origin(reason=branch_reason), history, 0)
 
     def add(self, sampled: Sampled) -> int:
         """Store a call, not delivered yet; returns its id."""
         call_id = len(self._nodes)
-        request, place = sampled.request, sampled.place
+        request, history, place = sampled.request, sampled.history, sampled.place
         call = Call(
             call_id=call_id,
             parent_id=place.parent_id,
@@ -111,30 +112,57 @@ class CallTree:
             asked=request.asked,
             timing=sampled.timing,
         )
-        node = _Node(
+        reply_meaning = stitch.meaning(sampled.reply)
+        root = history if place.parent_id is None else self._nodes[place.parent_id]
+        node = Node(
             call=call,
+            caller=request.caller,
             new_exacts=place.new_exacts,
-            reply_meaning=stitch.meaning(sampled.reply),
-            tools=sampled.history.tools,
-            key=sampled.history.key,
+            asked_last=history.meanings[-1],
+            reply_meaning=reply_meaning,
+            tools=history.tools,
+            asks=history.asks,
+            holds_replies=self._holds_replies(place, history),
+            continues=place.continues,
+            stem=place.stem,
+            opening=root.opening,
+            lead=root.lead,
+            after=stitch.extend(history.chains[-1], reply_meaning),
+            after_lead=stitch.extend(self._asked_without_lead(place, history), reply_meaning),
         )
         self._nodes.append(node)
-        self._ends.setdefault(stitch.extend(sampled.history.chains[-1], node.reply_meaning), []).append(call_id)
+        self._latest[history.key] = call_id
+        self._replies.add(reply_meaning)
+        self._asked.setdefault(history.chains[-1], []).append(call_id)
+        self._ends.setdefault(node.after, []).append(call_id)
         if ids := stitch.call_ids(sampled.reply):
             self._by_call_ids[ids] = call_id
+        else:
+            self._by_text[stitch.in_one_piece(sampled.reply)] = call_id
+        self._mark_echoed(place, history)
+        self._said[node.asked_last, reply_meaning] = call_id
         return call_id
 
     def undelivered(self, key: bytes) -> Call | None:
-        """The latest call that answered this very request and did not reach the agent."""
-        for node in reversed(self._nodes):
-            if node.key == key:
-                return None if node.call.delivered else node.call
-        return None
+        """The latest call that answered this very request, if it did not reach the agent."""
+        latest = self._latest.get(key)
+        if latest is None or self._nodes[latest].call.delivered:
+            return None
+        return self._nodes[latest].call
 
     def mark_delivered(self, call_id: int) -> None:
         """The agent has the whole answer."""
         node = self._nodes[call_id]
-        node.call = msgspec.structs.replace(node.call, delivered=True)
+        node.readers += 1
+        if not node.call.delivered:
+            node.call = msgspec.structs.replace(node.call, delivered=True)
+
+    def mark_lost(self, call_id: int) -> None:
+        """One client that was thought to have the whole answer has not. Others still may."""
+        node = self._nodes[call_id]
+        node.readers -= 1
+        if node.readers == 0:
+            node.call = msgspec.structs.replace(node.call, delivered=False)
 
     def call(self, call_id: int) -> Call:
         """A stored call."""
@@ -152,13 +180,83 @@ class CallTree:
 
     def snapshot(self) -> Trace:
         """The trace so far."""
-        return Trace(session_id=self._session_id, calls=with_roles(tuple(node.call for node in self._nodes)))
+        return Trace(session_id=self._session_id, calls=with_roles(self._nodes))
 
-    def _meaning(self, message: Message) -> bytes:
-        known = self._by_call_ids.get(stitch.call_ids(message))
-        return stitch.meaning(message) if known is None else self._nodes[known].reply_meaning
+    def _digested(self, messages: tuple[Message, ...]) -> Digested:
+        known = self._recall.beginning(messages)
+        begin = len(known.messages)
+        meanings = self._meanings(messages, begin)
+        chains = accumulate(meanings, stitch.extend, initial=known.chains[-1] if begin else b"")
+        digested = Digested(
+            messages=(*known.messages, *messages[begin:]),
+            meanings=(*known.meanings, *meanings),
+            exacts=(*known.exacts, *map(stitch.with_reasoning, meanings, messages[begin:])),
+            chains=(*known.chains, *islice(chains, 1, None)),
+        )
+        self._recall.keep(digested)
+        return digested
 
-    def _is_prefix(self, call_id: int, request: ChatRequest, history: History, end: int) -> bool:
+    def _meanings(self, messages: tuple[Message, ...], begin: int) -> list[bytes]:
+        """Of the messages from ``begin`` on; those before say whose results come first."""
+        turn = next((at for at in range(begin - 1, -1, -1) if messages[at]["role"] == "assistant"), -1)
+        calls = stitch.places(stitch.call_ids(messages[turn])) if turn >= 0 else {}
+        results = sum(message["role"] == "tool" for message in messages[turn + 1 : begin])
+        meanings: list[bytes] = []
+        for message in messages[begin:]:
+            if message["role"] == "assistant":
+                ids = stitch.call_ids(message)
+                calls, results = stitch.places(ids), 0
+                meanings.append(self._turn_meaning(message, ids))
+            elif message["role"] == "tool":
+                meanings.append(stitch.meaning(message, stitch.answered(message, calls, results)))
+                results += 1
+            else:
+                meanings.append(stitch.meaning(message))
+        return meanings
+
+    def _turn_meaning(self, message: Message, ids: tuple[str, ...]) -> bytes:
+        """Whose ids are ours is our turn, whatever became of its arguments; not so if it says something else."""
+        meaning = stitch.meaning(message)
+        if not ids and meaning in self._replies:
+            return meaning
+        known = self._by_call_ids.get(ids) if ids else self._by_text.get(stitch.in_one_piece(message))
+        if known is None or not stitch.says_alike(message, self._nodes[known].call.reply):
+            return meaning
+        return self._nodes[known].reply_meaning
+
+    def _asks_again(self, digested: Digested, tools: bytes) -> bool:
+        """Whether the request ends with an answer that this very conversation once got, and wants it again."""
+        if len(digested.messages) < 2 or digested.messages[-1]["role"] != "assistant":
+            return False
+        earlier = (self._nodes[call_id] for call_id in self._asked.get(digested.chains[-2], ()))
+        return any(node.tools == tools and self._is_wanted_again(digested, node) for node in earlier)
+
+    def _is_wanted_again(self, digested: Digested, node: Node) -> bool:
+        """The agent has not got the end of the answer; or it has all but does nothing with the calls in it."""
+        last, reply = digested.messages[-1], node.call.reply
+        if stitch.is_unfinished(last, reply):
+            return True
+        is_open = bool(stitch.call_ids(reply)) or not node.call.delivered
+        return is_open and self._is_echo(last, digested.meanings[-1], node)
+
+    def _mark_echoed(self, place: Place, history: History) -> None:
+        """Whose answer comes back was delivered, even if its connection broke at the very end."""
+        if place.parent_id is not None:
+            echoed = {place.parent_id}
+        else:
+            found = (self._said.get(pair) for pair in pairwise(history.meanings))
+            echoed = {call_id for call_id in found if call_id is not None}
+        for call_id in echoed:
+            self._nodes[call_id].echoed = True
+            self.mark_delivered(call_id)
+
+    def _candidates(self, request: ChatRequest, chain: bytes) -> list[int]:
+        """Calls that end so, the youngest first, those of the same thread before others."""
+        thread = request.caller.thread
+        youngest_first = reversed(self._ends.get(chain, ()))
+        return sorted(youngest_first, key=lambda call_id: self._nodes[call_id].caller.thread != thread)
+
+    def _is_prefix(self, call_id: int, history: History, end: int) -> bool:
         """Whether the first ``end`` messages are this call's conversation and its reply, by meaning."""
         at: int | None = call_id
         while at is not None:
@@ -166,46 +264,36 @@ class CallTree:
             begin = end - 1 - len(node.new_exacts)
             if begin < 0 or history.exacts[begin : end - 1] != node.new_exacts:
                 return False
-            if not self._is_echo(request.messages[end - 1], history.meanings[end - 1], node):
+            if not self._is_echo(history.messages[end - 1], history.meanings[end - 1], node):
                 return False
             end, at = begin, node.call.parent_id
         return end == 0
 
-    def _is_echo(self, message: Message, meaning: bytes, node: _Node) -> bool:
+    def _is_echo(self, message: Message, meaning: bytes, node: Node) -> bool:
         """By our tool-call ids, where they came back; else by meaning. Reasoning may be missing, not different."""
-        owner = self._by_call_ids.get(stitch.call_ids(message))
-        if owner is not None:
-            return owner == node.call.call_id
-        return meaning == node.reply_meaning and stitch.reasoning(message) in ("", stitch.reasoning(node.call.reply))
+        owner = self._by_call_ids.get(stitch.call_ids(message), node.call.call_id)
+        alike = owner == node.call.call_id and meaning == node.reply_meaning
+        return alike and stitch.thinks_alike(message, node.call.reply)
+
+    def _holds_replies(self, place: Place, history: History) -> bool:
+        if place.parent_id is None:
+            return not self._replies.isdisjoint(history.meanings)
+        parent = self._nodes[place.parent_id]
+        return parent.holds_replies or parent.tools != stitch.NO_TOOLS
+
+    def _asked_without_lead(self, place: Place, history: History) -> bytes:
+        before = len(history.messages) - len(place.new)
+        start = b"" if place.parent_id is None else self._nodes[place.parent_id].after_lead
+        chains = list(after_lead(start, place.new, history.meanings[before:]))
+        return chains[-1] if chains else start
 
 
-def with_roles(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    """Calls with their roles: whatever is asked without tools, in a session that works with tools, is auxiliary.
-
-    A branch that holds a tool result never is: the agent executed something.
-    """
-    offered: list[tuple[Tool, ...]] = []
-    executed: set[int] = set()
-    roots: list[int] = []
-    for call in calls:
-        root = call.call_id if call.parent_id is None else roots[call.parent_id]
-        roots.append(root)
-        offered.append(calls[root].tools)
-        if any(message["role"] == "tool" for message in call.messages):
-            executed.add(root)
-    if not any(offered):
-        return calls
-    evidence = "no tools offered, while the session's other calls have tools"
-    return tuple(
-        call if tools or root in executed else msgspec.structs.replace(call, role="auxiliary", role_evidence=evidence)
-        for call, tools, root in zip(calls, offered, roots, strict=True)
-    )
-
-
-def _place(parent_id: int | None, reason: str, request: ChatRequest, history: History, end: int) -> Place:
+def _place(parent_id: int | None, started: Origin, history: History, end: int) -> Place:
     return Place(
         parent_id=parent_id,
-        branch_reason=reason,
-        new=request.messages[end:],
+        branch_reason=started.reason,
+        continues=started.continues,
+        stem=started.stem,
+        new=history.messages[end:],
         new_exacts=history.exacts[end:],
     )

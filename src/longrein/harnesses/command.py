@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from longrein.errors import ConfigError
+from longrein.harnesses.program import environment_mounts, in_its_real_folder
 from longrein.types import Endpoint, Launch, Mount, Task
 
 _SCRIPT_FOLDER = ".longrein"
@@ -46,12 +47,23 @@ class Command:
 
     @classmethod
     def python_script(
-        cls, path: str, env: dict[str, str] | None = None, args: tuple[str, ...] = (), name: str = "command"
+        cls,
+        path: str,
+        env: dict[str, str] | None = None,
+        args: tuple[str, ...] = (),
+        name: str = "command",
+        python: str = "",
     ) -> Command:
-        """A script file, shipped into the sandbox and run by the interpreter that runs us.
+        """A script file, shipped into the sandbox and run there.
 
-        The interpreter's base installation is mounted read-only where it lies unless ``/usr`` holds it already;
-        the script has the standard library and nothing else.
+        Args:
+            path: the script.
+            env: as of :class:`Command`.
+            args: given to the script.
+            name: for metrics.
+            python: the interpreter, ``.venv/bin/python`` say. It is mounted read-only where it lies, with what is
+                installed in its virtual environment and with the installation below that. By default the base
+                installation of the interpreter that runs us: the standard library and nothing else.
 
         Raises:
             ConfigError: there is no such file.
@@ -63,12 +75,12 @@ class Command:
             raise ConfigError(
                 f"agent script {path!r} cannot be read: {error}; give the path of a Python file"
             ) from error
-        prefix = Path(sys.base_prefix).resolve()
+        interpreter = in_its_real_folder(Path(python)) if python else _base_interpreter(Path(sys.base_prefix).resolve())
         return cls(
-            argv=(str(_base_interpreter(prefix)), "-u", f"$HOME/{_SCRIPT_FOLDER}/{script.name}", *args),
+            argv=(str(interpreter), "-u", f"$HOME/{_SCRIPT_FOLDER}/{script.name}", *args),
             env=env,
             files={f"{_SCRIPT_FOLDER}/{script.name}": source},
-            mounts=() if prefix.is_relative_to("/usr") else (Mount(source=str(prefix), target=str(prefix)),),
+            mounts=environment_mounts(interpreter),
             name=name,
         )
 

@@ -1,28 +1,19 @@
-"""OpenCode, the real binary of its npm package. Source of the recipe: agents.md (version 1.18.33)."""
+"""OpenCode, the real binary of its npm package. Source of the recipe: agents.md."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 from pathlib import Path
 from typing import Any
 
-from longrein.errors import ConfigError
+from longrein.harnesses.installed import installed, npm_platform, require_program
 from longrein.types import Endpoint, Launch, Mount, Task
 
+VERSION = "1.18.33"
 _PROVIDER = "gw"  # "openai" would select the responses dialect
-_PLATFORMS = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 _DENIED = ("webfetch", "task", "skill", "todowrite", "question")
 _DISABLED = (
-    "AUTOUPDATE",
-    "MODELS_FETCH",
-    "LSP_DOWNLOAD",
-    "DEFAULT_PLUGINS",
-    "SHARE",
-    "AUTOCOMPACT",
-    "PROJECT_CONFIG",
-    "CLAUDE_CODE",
+    *("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE", "PROJECT_CONFIG", "CLAUDE_CODE"),
     "EXTERNAL_SKILLS",
 )
 
@@ -33,12 +24,15 @@ class OpenCode:
     Args:
         binary: path of the native binary (not of the node wrapper); by default where ``make agents`` puts it,
             below ``.agents`` of the current folder or of one above it.
-        denied_tools: tools taken away from the model's list.
+        denied_tools: tools taken away from the model's list; ``task`` is the one that starts sub-agents.
+        compact_at: tokens at which it summarises the conversation; 0 for never.
     """
 
-    def __init__(self, binary: str = "", denied_tools: tuple[str, ...] = _DENIED) -> None:
-        self._binary = Path(binary).absolute() if binary else _installed()
+    def __init__(self, binary: str = "", denied_tools: tuple[str, ...] = _DENIED, compact_at: int = 0) -> None:
+        package = f"node_modules/opencode-{npm_platform()}"
+        self._binary = (Path(binary) if binary else installed(f"{package}/bin/opencode")).resolve()
         self._denied_tools = denied_tools
+        self._compact_at = compact_at
 
     @property
     def name(self) -> str:
@@ -47,33 +41,26 @@ class OpenCode:
 
     def check(self) -> None:
         """Raise :class:`~longrein.errors.ConfigError` when the binary is not there."""
-        if not os.access(self._binary, os.X_OK) or not self._binary.is_file():
-            raise ConfigError(
-                f"OpenCode is not installed at {self._binary}: run `make agents` in the repository, or "
-                "`npm install opencode-ai@1.18.33` elsewhere and give the path of "
-                "node_modules/opencode-linux-x64/bin/opencode as harness.binary"
-            )
+        require_program(self._binary, "OpenCode", f"npm's opencode-ai@{VERSION}")
 
     def launch(self, task: Task, endpoint: Endpoint) -> Launch:
         """The prompt goes to stdin: as an argument it would arrive in literal quotes."""
-        folder = str(self._binary.resolve().parent)
-        env = {f"OPENCODE_DISABLE_{feature}": "1" for feature in _DISABLED}
+        folder = str(self._binary.parent)
+        disabled = _DISABLED if self._compact_at else (*_DISABLED, "AUTOCOMPACT")
+        env = {f"OPENCODE_DISABLE_{feature}": "1" for feature in disabled}
         env["OPENCODE_EXPERIMENTAL_DISABLE_FILEWATCHER"] = "1"
         env["OPENCODE_CONFIG_CONTENT"] = json.dumps(self._config(endpoint))
         return Launch(
-            argv=(f"{folder}/{self._binary.resolve().name}", "run", "--format", "json", "--title", "t", "--pure"),
+            argv=(str(self._binary), "run", "--format", "json", "--title", "t", "--pure"),
             env=env,
             readonly_mounts=(Mount(source=folder, target=folder),),
             stdin=task.prompt.encode(),
         )
 
     def _config(self, endpoint: Endpoint) -> dict[str, Any]:
-        model = {
-            "name": endpoint.model,
-            "tool_call": True,
-            "reasoning": True,
-            "limit": {"context": endpoint.context_length, "output": endpoint.max_tokens},
-        }
+        context = self._compact_at + endpoint.max_tokens if self._compact_at else endpoint.context_length
+        limit = {"context": context, "output": endpoint.max_tokens}
+        model = {"name": endpoint.model, "tool_call": True, "reasoning": True, "limit": limit}
         provider = {
             "npm": "@ai-sdk/openai-compatible",
             "name": _PROVIDER,
@@ -81,23 +68,12 @@ class OpenCode:
             "models": {endpoint.model: model},
         }
         return {
-            "autoupdate": False,
+            **dict.fromkeys(("autoupdate", "snapshot", "lsp", "formatter"), False),
             "share": "disabled",
-            "snapshot": False,
-            "lsp": False,
-            "formatter": False,
-            "compaction": {"auto": False, "prune": False},
+            "compaction": {"auto": bool(self._compact_at), "prune": False},
             "model": f"{_PROVIDER}/{endpoint.model}",
             "small_model": f"{_PROVIDER}/{endpoint.model}",
             "enabled_providers": [_PROVIDER],
             "provider": {_PROVIDER: provider},
             "permission": {"*": "allow", **dict.fromkeys(self._denied_tools, "deny")},
         }
-
-
-def _installed() -> Path:
-    machine = _PLATFORMS.get(platform.machine().lower(), platform.machine())
-    relative = Path(f".agents/node_modules/opencode-{platform.system().lower()}-{machine}/bin/opencode")
-    here = Path.cwd()
-    found = (folder / relative for folder in (here, *here.parents) if (folder / relative).is_file())
-    return next(found, here / relative)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable
 from multiprocessing.context import SpawnContext
 from typing import Any
@@ -34,14 +35,15 @@ class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger:
-    """Counters shared by both processes: what was taken, and whether the trainer waits.
+    """Numbers shared by both processes: what was taken, whether the trainer waits, when the worker last ran.
 
-    Only the trainer writes, so there are no locks that a killed worker could leave locked.
+    Each has one writer, so there are no locks that a killed worker could leave locked.
     """
 
     def __init__(self, context: SpawnContext) -> None:
         self._taken: Any = context.Value("q", 0, lock=False)
         self._waiting: Any = context.Value("b", 0, lock=False)
+        self._alive_at_s: Any = context.Value("d", time.monotonic(), lock=False)
 
     @property
     def taken(self) -> int:
@@ -52,6 +54,15 @@ class Ledger:
     def waiting(self) -> bool:
         """The trainer waits for a group right now."""
         return bool(self._waiting.value)
+
+    @property
+    def alive_at_s(self) -> float:
+        """When the worker's event loop last ran, by ``time.monotonic``, which processes of one machine share."""
+        return float(self._alive_at_s.value)
+
+    def note_alive(self) -> None:
+        """The worker's event loop runs now."""
+        self._alive_at_s.value = time.monotonic()
 
     def note_taken(self) -> None:
         """One more group taken."""

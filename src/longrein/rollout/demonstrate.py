@@ -11,7 +11,7 @@ import msgspec
 
 from longrein.engines.scripted import ScriptedEngine
 from longrein.errors import TaskError
-from longrein.rollout.driver import Attempt
+from longrein.rollout.attempt import Attempt
 from longrein.rollout.runtime import RolloutRuntime
 from longrein.rollout.together import together
 from longrein.types import Message, Rollout, Task
@@ -62,7 +62,9 @@ async def demonstrate(
     slots = asyncio.Semaphore(max_inflight)
 
     async def one(number: int, task: Task) -> Rollout:
-        attempt = Attempt(rollout_id=f"oracle-{number:05d}", group_id="oracle", task=task, seed=number)
+        attempt = Attempt(
+            rollout_id=f"oracle-{number:05d}", group_id="oracle", task=task, seed=number, group_seed=number
+        )
         async with slots:
             engine.tell(attempt.rollout_id, voice.turns(task))
             return await runtime.driver.run(attempt)

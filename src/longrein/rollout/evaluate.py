@@ -10,9 +10,10 @@ from statistics import NormalDist, fmean, stdev
 import msgspec
 
 from longrein.errors import ConfigError
-from longrein.rollout.driver import Attempt
+from longrein.rollout.attempt import Attempt
 from longrein.rollout.runtime import RolloutRuntime
 from longrein.rollout.together import together
+from longrein.tasks.kinds import kind_of
 from longrein.types import Rollout, Task
 
 Z_95 = NormalDist().inv_cdf(0.975)
@@ -45,6 +46,8 @@ class EvalReport(msgspec.Struct, frozen=True, kw_only=True):
     pass_at: dict[int, float]
     unscorable: int
     statuses: dict[str, int]
+    pass_rates: dict[str, float] = {}
+    """By family and difficulty, as in ``codec/2``: solved of the judged rollouts."""
 
 
 async def evaluate(
@@ -71,7 +74,9 @@ async def evaluate(
 
     async def one(number: int, task: Task, sample: int) -> Rollout:
         group_id = f"{label}-{number:05d}"
-        attempt = Attempt(rollout_id=f"{group_id}-{sample}", group_id=group_id, task=task, seed=sample)
+        attempt = Attempt(
+            rollout_id=f"{group_id}-{sample}", group_id=group_id, task=task, seed=sample, group_seed=number
+        )
         async with slots:
             rollout = await runtime.driver.run(attempt)
         on_rollout(rollout)
@@ -79,7 +84,18 @@ async def evaluate(
 
     rollouts = await together(one(n, task, s) for n, task in enumerate(tasks) for s in range(samples))
     by_task = [rollouts[i * samples : (i + 1) * samples] for i in range(len(tasks))]
-    return report([task.task_id for task in tasks], by_task, pass_at)
+    found = report([task.task_id for task in tasks], by_task, pass_at)
+    kinds = [kind_of(task.metadata) for task in tasks]
+    return msgspec.structs.replace(found, pass_rates=pass_rates(kinds, found.rewards))
+
+
+def pass_rates(kinds: Sequence[str], rewards: Sequence[Sequence[float | None]]) -> dict[str, float]:
+    """Solved (reward of 1 or more) of the judged rollouts of each kind of task; without those that have no kind."""
+    judged: dict[str, list[bool]] = {}
+    for kind, task in zip(kinds, rewards, strict=True):
+        if kind:
+            judged.setdefault(kind, []).extend(reward >= 1.0 for reward in task if reward is not None)
+    return {kind: fmean(solved) for kind, solved in judged.items() if solved}
 
 
 def report(task_ids: Sequence[str], by_task: Sequence[Sequence[Rollout]], pass_at: Sequence[int]) -> EvalReport:

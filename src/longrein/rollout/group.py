@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,11 +9,15 @@ from typing import Any
 import msgspec
 
 from longrein.errors import ConfigError
-from longrein.types import Call, Message, Outcome, Rollout, RolloutGroup, Task, Trace
+from longrein.rollout.advantage import advantages
+from longrein.types import AdvantageName, Call, Message, Rollout, RolloutGroup, Task, Trace
+from longrein.views import Outcome
 
 RewardFunc = Callable[..., Sequence[float | None]]
 """TRL's form: ``f(prompts=..., completions=..., **columns) -> one float or None a rollout``."""
 RolloutRewardFn = Callable[[Outcome], float | None]
+LARGEST_REWARD = 3.4e38
+"""About the largest float32. NaN is not below it either."""
 
 
 def harness_reward(outcome: Outcome) -> float | None:
@@ -32,6 +35,8 @@ class RewardSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     reward_funcs: tuple[RewardFunc, ...] = ()
     rollout_reward_fn: RolloutRewardFn = harness_reward
+    advantage: AdvantageName = "group_normalised"
+    """How a group's rewards become advantages, see :mod:`longrein.rollout.advantage`."""
     epsilon: float = 1e-4
 
 
@@ -49,28 +54,13 @@ def score_group(group_id: str, task: Task, rollouts: Sequence[Rollout], settings
         task=task,
         rollouts=tuple(rollouts),
         rewards=rewards,
-        advantages=advantages(rewards, settings.epsilon),
+        advantages=advantages(rewards, settings.epsilon, settings.advantage),
     )
-
-
-def advantages(rewards: Sequence[float | None], epsilon: float) -> tuple[float, ...]:
-    """``(r - mean) / (std + epsilon)`` over the scored members (GRPO, arXiv 2402.03300, eq. 3; sample std as in TRL).
-
-    ``None`` leaves the baseline and gets 0.0, and so do groups with fewer than two scored members or
-    with equal rewards.
-    """
-    scored = [reward for reward in rewards if reward is not None]
-    if len(scored) < 2 or min(scored) == max(scored):
-        # Equal rewards teach nothing; the rounding of their mean must not either.
-        return tuple(0.0 for _ in rewards)
-    mean = math.fsum(scored) / len(scored)
-    std = math.sqrt(math.fsum((reward - mean) ** 2 for reward in scored) / (len(scored) - 1))
-    return tuple(0.0 if reward is None else (reward - mean) / (std + epsilon) for reward in rewards)
 
 
 def main_path(trace: Trace) -> tuple[Call, ...]:
     """The conversation of the agent itself: the agent path with the most sampled tokens (empty for no calls)."""
-    paths = [path for path in trace.paths() if path[-1].role == "agent"]
+    paths = [path for path in trace.paths() if path[-1].role in ("agent", "retry")]
     return max(paths, key=lambda path: sum(call.completion.token_ids.size for call in path), default=())
 
 
@@ -89,7 +79,12 @@ def _base_reward(task: Task, rollout: Rollout, settings: RewardSettings) -> floa
     if rollout.failure is not None or rollout.score.reward is None:
         return None
     outcome = Outcome(
-        task=task, status=rollout.status, trace=rollout.trace, score=rollout.score, metrics=rollout.metrics
+        task=task,
+        status=rollout.status,
+        trace=rollout.trace,
+        score=rollout.score,
+        metrics=rollout.metrics,
+        findings=rollout.findings,
     )
     with _named(settings.rollout_reward_fn, task):
         reward = settings.rollout_reward_fn(outcome)
@@ -137,5 +132,5 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _finite(reward: float | None) -> float | None:
-    """A reward that is not a finite number cannot enter a baseline: the rollout counts as unscorable."""
-    return float(reward) if reward is not None and math.isfinite(reward) else None
+    """A reward that float32 cannot hold as a number cannot enter a baseline: the rollout counts as unscorable."""
+    return float(reward) if reward is not None and abs(reward) <= LARGEST_REWARD else None

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
@@ -14,19 +13,26 @@ from typing import Literal
 import msgspec
 
 from longrein.errors import LongreinError, WorkerError
+from longrein.rollout.attempt import Attempt
+from longrein.rollout.beginning import Backlog, Beginning
 from longrein.rollout.buffer import AdmissionRule, Ledger
-from longrein.rollout.driver import Attempt
+from longrein.rollout.driving import PolicyClock
 from longrein.rollout.group import RewardSettings
+from longrein.rollout.pass_rate import pass_rate
 from longrein.rollout.pipe import Outbox
 from longrein.rollout.runtime import RolloutRuntime, RuntimeSettings, open_runtime
-from longrein.rollout.schedule import GroupPlan, group_plans
+from longrein.rollout.schedule import Curriculum, GroupPlan, Plans, TaskOrder, Uniform, group_number, outcome_of
 from longrein.rollout.settle import Settler
 from longrein.rollout.together import together
-from longrein.store import RunStore
+from longrein.rollout.turns import TurnSettings
+from longrein.sole_writer import sole_writer
+from longrein.store import ROLLOUTS, RunStore
 from longrein.types import Rollout, RolloutGroup, Task
 
 MAX_UNSCORABLE_GROUPS = 8
 """So many groups in a row without one scored rollout, and the worker stops with the reason."""
+LAST_WRITER_S = 20.0
+"""For the worker of a run that was killed a moment ago to end."""
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,10 +41,12 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     runtime: RuntimeSettings
     tasks: tuple[Task, ...]
     rewards: RewardSettings
+    turns: TurnSettings
     num_generations: int
     admission: AdmissionRule
+    beginning: Beginning
     output_dir: str
-    shuffle: bool = True
+    curriculum: Curriculum = Uniform()
     seed: int = 0
 
 
@@ -70,7 +78,8 @@ def worker_main(settings: WorkerSettings, ends: WorkerEnds) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        asyncio.run(_Producer(settings, ends).run())
+        with sole_writer(Path(settings.output_dir) / ROLLOUTS, LAST_WRITER_S):
+            asyncio.run(_Producer(settings, ends).run())
     except LongreinError as error:
         _report(ends.control, Report(kind="error", message=f"{type(error).__name__}: {error}"))
     except BaseException as error:
@@ -100,19 +109,22 @@ class _Producer:
         self._finished = 0
         self._taken_at_version = 0
         self._unscorable_in_a_row = 0
+        self._clock = PolicyClock()
         self._wake = asyncio.Event()
         self._stopping = False
 
     async def run(self) -> None:
         """Produce until told to stop."""
         loop = asyncio.get_running_loop()
-        settler = Settler(RunStore(Path(self._settings.output_dir)), self._settings.rewards)
+        backlog = self._take_backlog()
+        settler = Settler(RunStore(Path(self._settings.output_dir)), self._settings.rewards, self._settings.turns)
         async with open_runtime(self._settings.runtime) as runtime:
+            self._clock = runtime.clock
             loop.add_reader(self._control.fileno(), self._read_orders)
             _report(self._control, Report(kind="ready"))
             groups: set[asyncio.Task[None]] = set()
             try:
-                await self._produce(runtime, settler, groups)
+                await self._produce(runtime, settler, groups, backlog)
             finally:
                 loop.remove_reader(self._control.fileno())
                 for group in groups:
@@ -128,18 +140,35 @@ class _Producer:
                     self._stopping = True
                 else:
                     self._taken_at_version = self._ledger.taken
+                    self._clock.policy_version = order.policy_version
         except (EOFError, OSError):
             self._stopping = True
         self._wake.set()
 
-    async def _produce(self, runtime: RolloutRuntime, settler: Settler, groups: set[asyncio.Task[None]]) -> None:
-        plans: Iterator[GroupPlan] = group_plans(
-            self._settings.tasks, seed=self._settings.seed, shuffle=self._settings.shuffle
-        )
+    def _take_backlog(self) -> Backlog:
+        """Hand over what waits on disk; it counts as started here."""
+        settings = self._settings
+
+        def fresh_order() -> TaskOrder:
+            return settings.curriculum.order(settings.tasks, settings.seed)
+
+        backlog = settings.beginning.prepare(Path(settings.output_dir), fresh_order)
+        for group in backlog.waiting:
+            self._groups.put(group)
+        self._started = self._finished = len(backlog.waiting)
+        restored, lost = float(len(backlog.waiting)), float(backlog.lost_groups)
+        self._metrics.put({"count/restored_groups": restored, "count/lost_groups": lost})
+        return backlog
+
+    async def _produce(
+        self, runtime: RolloutRuntime, settler: Settler, groups: set[asyncio.Task[None]], backlog: Backlog
+    ) -> None:
+        plans = Plans(backlog.order, self._settings.seed, backlog.settled)
         while not self._stopping:
-            while not self._stopping and self._may_start():
+            self._ledger.note_alive()
+            while not self._stopping and self._may_start() and plans.ready:
                 self._started += 1
-                groups.add(asyncio.create_task(self._group(runtime, settler, next(plans))))
+                groups.add(asyncio.create_task(self._group(runtime, settler, next(plans), backlog.order)))
             # The ledger lives in shared memory and wakes nobody, hence the short timeout.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=0.05)
@@ -156,15 +185,16 @@ class _Producer:
             trainer_waits=self._ledger.waiting,
         )
 
-    async def _group(self, runtime: RolloutRuntime, settler: Settler, plan: GroupPlan) -> None:
+    async def _group(self, runtime: RolloutRuntime, settler: Settler, plan: GroupPlan, order: TaskOrder) -> None:
         started_s = time.monotonic()
         rollouts = await together(
             self._attempt(runtime, plan, index) for index in range(self._settings.num_generations)
         )
         group = await settler.settle(RolloutGroup(group_id=plan.group_id, task=plan.task, rollouts=tuple(rollouts)))
+        order.note(group_number(group.group_id), outcome_of(group))
         self._groups.put(group)
         self._finished += 1
-        self._metrics.put(self._numbers(time.monotonic() - started_s))
+        self._metrics.put({**self._numbers(time.monotonic() - started_s), **pass_rate(group)})
         self._watch_for_futility(group)
         self._wake.set()
 
@@ -178,6 +208,7 @@ class _Producer:
                         group_id=plan.group_id,
                         task=plan.task,
                         seed=plan.seed + index,
+                        group_seed=plan.seed,
                     )
                 )
             finally:

@@ -11,9 +11,11 @@ import msgspec
 from longrein.engines.base import Engine, EngineSpec
 from longrein.engines.render import ChatRenderer
 from longrein.engines.template import ChatTokenizer
+from longrein.gateway.collector import loaded_stays
 from longrein.gateway.gateway import Gateway
 from longrein.gateway.settings import GatewaySettings
-from longrein.rollout.driver import Driver, LoopOwningDriver
+from longrein.rollout.attempt import Driver
+from longrein.rollout.driving import AgentLoops, DriverParts, Driving, PolicyClock
 from longrein.sessions.base import SessionFactory
 
 
@@ -57,15 +59,20 @@ class TokenizerSpec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
+class GatewayParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to decide of a gateway and the sessions before it; picklable."""
+
+    gateway: GatewaySettings
+    driving: Driving
+    max_inflight: int = 8
+    max_retries: int = 1
+
+
+class RuntimeSettings(GatewayParts, frozen=True, kw_only=True):
     """What a process needs to make rollouts; picklable."""
 
     engine: EngineSpec
     renderer: RendererSource
-    gateway: GatewaySettings
-    factory: SessionFactory
-    max_inflight: int = 8
-    max_retries: int = 1
 
 
 class RolloutRuntime(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +82,8 @@ class RolloutRuntime(msgspec.Struct, frozen=True, kw_only=True):
     renderer: ChatRenderer
     gateway: Gateway
     driver: Driver
+    clock: PolicyClock
+    """For whoever hears of new weights to set."""
 
 
 @asynccontextmanager
@@ -88,7 +97,7 @@ async def open_runtime(settings: RuntimeSettings) -> AsyncGenerator[RolloutRunti
     renderer = settings.renderer.load()
     engine = await settings.engine.connect()
     try:
-        async with open_gateway(engine, renderer, settings.gateway, settings.factory, settings.max_retries) as runtime:
+        async with _opened(engine, renderer, settings) as runtime:
             yield runtime
     finally:
         await engine.close()
@@ -98,11 +107,30 @@ async def open_runtime(settings: RuntimeSettings) -> AsyncGenerator[RolloutRunti
 async def open_gateway(
     engine: Engine, renderer: ChatRenderer, settings: GatewaySettings, factory: SessionFactory, max_retries: int = 1
 ) -> AsyncGenerator[RolloutRuntime, None]:
-    """Start a gateway before an engine that is already connected."""
-    gateway = Gateway(engine, renderer, settings)
+    """Start a gateway before an engine that is already connected, for agents that run their own loops."""
+    parts = GatewayParts(gateway=settings, driving=AgentLoops(factory=factory), max_retries=max_retries)
+    async with _opened(engine, renderer, parts) as runtime:
+        yield runtime
+
+
+@asynccontextmanager
+async def _opened(
+    engine: Engine, renderer: ChatRenderer, settings: GatewayParts
+) -> AsyncGenerator[RolloutRuntime, None]:
+    gateway = Gateway(engine, renderer, settings.gateway)
+    clock = PolicyClock()
     await gateway.start()
     try:
-        driver = LoopOwningDriver(gateway, factory, max_retries)
-        yield RolloutRuntime(engine=engine, renderer=renderer, gateway=gateway, driver=driver)
+        parts = DriverParts(
+            gateway=gateway,
+            renderer=renderer,
+            settings=settings.gateway,
+            clock=clock,
+            max_inflight=settings.max_inflight,
+            max_retries=settings.max_retries,
+        )
+        async with settings.driving.open(parts) as driver:
+            with loaded_stays():
+                yield RolloutRuntime(engine=engine, renderer=renderer, gateway=gateway, driver=driver, clock=clock)
     finally:
         await gateway.close()

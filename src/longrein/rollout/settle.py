@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from longrein.rollout.group import RewardSettings, score_group
+from longrein.rollout.turns import TurnSettings, choose_turns
 from longrein.store import RunStore
 from longrein.types import RolloutGroup
 
@@ -17,8 +18,9 @@ class Settler:
     There is one thread, since users' reward functions need not be safe for several.
     """
 
-    def __init__(self, store: RunStore, rewards: RewardSettings) -> None:
+    def __init__(self, store: RunStore, rewards: RewardSettings, turns: TurnSettings) -> None:
         self._store = store
+        self._turns = turns
         self._rewards = rewards
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="longrein-scoring")
         self._unwritten: dict[str, RolloutGroup] = {}
@@ -28,7 +30,7 @@ class Settler:
         """The group with rewards and advantages; it is on disk when this returns or raises.
 
         Raises:
-            ConfigError: a reward function failed.
+            ConfigError: a reward function failed, or one that decides about turns.
         """
         self._unwritten[group.group_id] = group
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._settle, group)
@@ -41,6 +43,7 @@ class Settler:
 
     def _settle(self, group: RolloutGroup) -> RolloutGroup:
         try:
+            group = choose_turns(group, self._turns)
             group = score_group(group.group_id, group.task, group.rollouts, self._rewards)
         finally:
             self._write(group)

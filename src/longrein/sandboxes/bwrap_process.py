@@ -15,22 +15,24 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
 import msgspec
 
 from longrein.errors import SandboxError
-from longrein.sandboxes.base import ExecResult
-from longrein.sandboxes.cgroups import Cgroup
+from longrein.sandboxes.base import ExecResult, SandboxLimits
+from longrein.sandboxes.bwrap_channels import Channels
+from longrein.sandboxes.cgroups import Cgroup, counts_processes
 from longrein.sandboxes.child import Child
+from longrein.sandboxes.leftovers import processes_left
 from longrein.sandboxes.relay import LoopbackRelay
+from longrein.types import Finding
 
 _START_TIMEOUT_S = 20.0
-# Standard input is a socket to us until the command takes over; $0 is what the command gets instead.
-_PRELUDE = 'echo >&0; read -r go || exit 125; exec "$@" <"$0"'
+_BACKUP_PROCESSES = 16
 
 
 class BwrapCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,68 +45,12 @@ class BwrapCommand(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     stdin: bytes
     cgroup: Cgroup
-    pids: int
-    output_bytes: int
+    limits: SandboxLimits
+    seccomp: bytes
+    """A filter of system calls; empty for none."""
     loopback_ports: tuple[int, ...]
-
-
-class _Channels:
-    """What connects us to one bwrap and to the shell inside, besides its output."""
-
-    def __init__(self, options: list[str], stdin: bytes) -> None:
-        self.status, self._status_end = os.pipe()
-        self._block_end, self._block = os.pipe()
-        self.talk, self.talk_end = socket.socketpair()
-        self.talk.setblocking(False)
-        # Options travel in a file, not in argv: the environment in them holds the session's key.
-        self._options = _memory_file("options", b"".join(os.fsencode(option) + b"\0" for option in options))
-        os.lseek(self._options, 0, os.SEEK_SET)
-        self._stdin = _memory_file("stdin", stdin) if stdin else None
-
-    @property
-    def inherited(self) -> tuple[int, ...]:
-        ends = (self._status_end, self._block_end, self._options)
-        return ends if self._stdin is None else (*ends, self._stdin)
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        return (
-            *("--json-status-fd", str(self._status_end)),
-            *("--block-fd", str(self._block_end)),
-            *("--args", str(self._options)),
-        )
-
-    @property
-    def prelude(self) -> tuple[str, ...]:
-        stdin = "/dev/null" if self._stdin is None else f"/proc/self/fd/{self._stdin}"
-        return ("/bin/sh", "-c", _PRELUDE, stdin)
-
-    def close_inherited(self) -> None:
-        for handle in self.inherited:
-            os.close(handle)
-        self.talk_end.close()
-
-    def unblock(self) -> None:
-        os.write(self._block, b"x")
-
-    async def run(self) -> None:
-        """Wait for the shell inside, and let it run the command."""
-        loop = asyncio.get_running_loop()
-        if not await loop.sock_recv(self.talk, 1):
-            raise ConnectionError("it ended before its command")
-        await loop.sock_sendall(self.talk, b"go\n")
-
-    def close(self) -> None:
-        os.close(self._block)
-        self._block = -1
-        self.talk.close()
-
-
-def _memory_file(name: str, data: bytes) -> int:
-    handle = os.memfd_create(name)
-    with os.fdopen(os.dup(handle), "wb") as file:
-        file.write(data)
-    return handle
+    found: Callable[[], tuple[Finding, ...]]
+    """What the sandbox as a whole has to say when the command ended: limits that were hit."""
 
 
 class BwrapProcess:
@@ -114,9 +60,10 @@ class BwrapProcess:
     def __init__(self, command: BwrapCommand) -> None:
         """Start bwrap, which waits for :meth:`boot` before it runs the command."""
         self._command = command
-        self._channels = _Channels(command.options, command.stdin)
+        self._channels = Channels(command.options, command.stdin, command.seccomp)
         self._relay = LoopbackRelay()
         self._init_pidfd: int | None = None
+        self._left: tuple[str, ...] = ()
         try:
             popen = self._popen()
         except OSError as error:
@@ -125,7 +72,7 @@ class BwrapProcess:
             raise SandboxError(f"cannot run {command.bwrap}: {error}") from error
         finally:
             self._channels.close_inherited()
-        self._child = Child(popen, command.output_bytes, self._end_tree)
+        self._child = Child(popen, command.limits.output_bytes, self._end_tree, self._found)
         self._init: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._status = asyncio.create_task(self._read_status())
 
@@ -164,7 +111,7 @@ class BwrapProcess:
         if pid is None:
             raise SandboxError("bwrap ended before it made a sandbox")
         self._command.cgroup.attach(pid)
-        _limit_processes(pid, self._command.pids)
+        _limit(pid, self._command.limits)
         await self._relay.open(pid, self._command.loopback_ports)
         self._channels.unblock()
 
@@ -189,12 +136,16 @@ class BwrapProcess:
             # bwrap ends when its child is reaped, that is when the whole pid namespace is empty.
             await self._child.exited()
             await self._status
+            self._left = self._channels.left_running()
         finally:
             self._relay.close()
             self._channels.close()
             if self._init_pidfd is not None:
                 os.close(self._init_pidfd)
                 self._init_pidfd = None
+
+    def _found(self) -> tuple[Finding, ...]:
+        return (*self._command.found(), *processes_left(self._left))
 
     async def _read_status(self) -> None:
         """Read what bwrap reports, to the end. Whatever comes of it, nobody waits for ``_init`` afterwards."""
@@ -230,11 +181,18 @@ class BwrapProcess:
         return pid
 
 
-def _limit_processes(pid: int, limit: int) -> None:
-    """Counted by the kernel for each user in each user namespace: for each sandbox, here. Backs up the cgroup."""
-    _, hard = resource.prlimit(pid, resource.RLIMIT_NPROC)
+def _limit(pid: int, limits: SandboxLimits) -> None:
+    # Processes are counted by the kernel for each user in each user namespace: for each sandbox, here. Where a cgroup
+    # counts them too, that one comes first, since it tells afterwards.
+    _lower(pid, resource.RLIMIT_NPROC, limits.pids + (_BACKUP_PROCESSES if counts_processes() else 0))
+    _lower(pid, resource.RLIMIT_FSIZE, limits.disk_bytes)
+    _lower(pid, resource.RLIMIT_CORE, 0)
+
+
+def _lower(pid: int, what: int, limit: int) -> None:
+    _, hard = resource.prlimit(pid, what)
     bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    resource.prlimit(pid, resource.RLIMIT_NPROC, (bound, bound))
+    resource.prlimit(pid, what, (bound, bound))
 
 
 def _last_words(result: ExecResult) -> str:

@@ -1,4 +1,4 @@
-"""Memory and pid limits by control groups, version 1 or 2, where we may write them.
+"""Memory, pid and processor limits by control groups, version 1 or 2, where we may write them.
 
 Source: the kernel's ``admin-guide/cgroup-v1`` and ``admin-guide/cgroup-v2``.
 """
@@ -14,9 +14,15 @@ from pathlib import Path
 
 import msgspec
 
+from longrein.sandboxes.base import SandboxLimits
+from longrein.types import Finding
+
 _LOG = logging.getLogger(__name__)
 _REMOVE_TRIES = 50
 _REMOVE_PAUSE_S = 0.004
+_PERIOD_US = 100_000
+_CONTROLLERS = ("memory", "pids", "cpu")
+_VERSION_1_FILES = {"memory": "memory.limit_in_bytes", "pids": "pids.max", "cpu": "cpu.cfs_quota_us"}
 
 
 class Cgroup:
@@ -38,6 +44,19 @@ class Cgroup:
                 pids |= {int(line) for line in (folder / "cgroup.procs").read_text().split()}
         return pids
 
+    def hits(self) -> tuple[Finding, ...]:
+        """Limits that were hit so far."""
+        found: list[Finding] = []
+        for folder in self.folders:
+            # Version 1 and 2 have the same words in files of different names.
+            killed = max(_counted(folder / name, "oom_kill") for name in ("memory.events", "memory.oom_control"))
+            refused = _counted(folder / "pids.events", "max")
+            if killed:
+                found.append(Finding(kind="memory_limit", detail=f"{killed} processes killed for want of memory"))
+            if refused:
+                found.append(Finding(kind="pids_limit", detail=f"{refused} processes could not be started"))
+        return tuple(found)
+
     def remove(self) -> None:
         """Remove the groups once their processes are dead. Those already gone are fine."""
         for folder in self.folders:
@@ -53,25 +72,41 @@ class Cgroup:
 
 
 class _Hierarchy(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder under which we may make groups, and the files that hold the limits there."""
+    """A folder under which we may make groups, and what the limits' files there are called."""
 
     parent: Path
-    memory_files: tuple[str, ...] = ()
-    pids_files: tuple[str, ...] = ()
+    controllers: tuple[str, ...]
+
+    def files(self, limits: SandboxLimits) -> dict[str, str]:
+        """File -> what to write. Those of swap are missing where swap is not counted."""
+        quota_us = max(1000, round(limits.cpus * _PERIOD_US))
+        known = {
+            "memory": {
+                "memory.max": str(limits.memory_bytes),
+                "memory.swap.max": "0",
+                "memory.limit_in_bytes": str(limits.memory_bytes),
+                "memory.memsw.limit_in_bytes": str(limits.memory_bytes),
+            },
+            "pids": {"pids.max": str(limits.pids)},
+            "cpu": {
+                "cpu.max": f"{quota_us} {_PERIOD_US}",
+                "cpu.cfs_period_us": str(_PERIOD_US),
+                "cpu.cfs_quota_us": str(quota_us),
+            },
+        }
+        return {file: text for controller in self.controllers for file, text in known[controller].items()}
 
 
-def make_cgroup(name: str, memory_bytes: int, pids: int) -> Cgroup:
+def make_cgroup(name: str, limits: SandboxLimits) -> Cgroup:
     """Make the groups ``name`` with their limits. Where none can be made, it is said once in the log."""
     made: list[Path] = []
     for hierarchy in _hierarchies():
         folder = hierarchy.parent / name
         folder.mkdir()
         made.append(folder)
-        for file in hierarchy.memory_files:
-            with suppress(FileNotFoundError, PermissionError):  # no swap accounting: no such file
-                (folder / file).write_text("0" if "swap.max" in file else str(memory_bytes))
-        for file in hierarchy.pids_files:
-            (folder / file).write_text(str(pids))
+        for file, text in hierarchy.files(limits).items():
+            with suppress(FileNotFoundError, PermissionError):  # those of the other version, or of swap
+                (folder / file).write_text(text)
     return Cgroup(tuple(made))
 
 
@@ -80,11 +115,15 @@ def planned_folders(name: str) -> tuple[Path, ...]:
     return tuple(hierarchy.parent / name for hierarchy in _hierarchies())
 
 
+def counts_processes() -> bool:
+    """Whether a group bounds the number of processes."""
+    return any("pids" in hierarchy.controllers for hierarchy in _hierarchies())
+
+
 @cache
 def _hierarchies() -> tuple[_Hierarchy, ...]:
-    found = _version_2() or (*_version_1("memory"), *_version_1("pids"))
-    limited = {"memory": any(h.memory_files for h in found), "pids": any(h.pids_files for h in found)}
-    missing = [what for what, there in limited.items() if not there]
+    found = _version_2() or tuple(hierarchy for name in _CONTROLLERS for hierarchy in _version_1(name))
+    missing = [name for name in _CONTROLLERS if not any(name in hierarchy.controllers for hierarchy in found)]
     if missing:
         _LOG.warning(
             "no writable cgroup for %s: sandboxes run without that limit (run in a delegated cgroup, for example "
@@ -97,20 +136,27 @@ def _hierarchies() -> tuple[_Hierarchy, ...]:
 def _version_2() -> tuple[_Hierarchy, ...]:
     for parent in _own_folders("cgroup2", ""):
         if _takes(parent, ("memory.max", "pids.max", "cgroup.procs")):
-            return (
-                _Hierarchy(parent=parent, memory_files=("memory.max", "memory.swap.max"), pids_files=("pids.max",)),
-            )
+            # The processor's is the one that a delegated group most often lacks.
+            with_cpu = _takes(parent, ("cpu.max",))
+            return (_Hierarchy(parent=parent, controllers=_CONTROLLERS if with_cpu else _CONTROLLERS[:2]),)
     return ()
 
 
 def _version_1(controller: str) -> tuple[_Hierarchy, ...]:
-    files = {"memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), "pids": ("pids.max",)}[controller]
     for parent in _own_folders("cgroup", controller):
-        if _takes(parent, (files[0], "cgroup.procs")):
-            if controller == "memory":
-                return (_Hierarchy(parent=parent, memory_files=files),)
-            return (_Hierarchy(parent=parent, pids_files=files),)
+        if _takes(parent, (_VERSION_1_FILES[controller], "cgroup.procs")):
+            return (_Hierarchy(parent=parent, controllers=(controller,)),)
     return ()
+
+
+def _counted(file: Path, name: str) -> int:
+    """The number after ``name`` in a file of such lines; 0 where there is none."""
+    with suppress(OSError):
+        for line in file.read_text().splitlines():
+            word, _, number = line.partition(" ")
+            if word == name:
+                return int(number)
+    return 0
 
 
 def _takes(parent: Path, files: tuple[str, ...]) -> bool:

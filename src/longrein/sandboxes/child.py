@@ -12,6 +12,7 @@ from typing import IO
 
 from longrein.sandboxes.base import ExecResult
 from longrein.sandboxes.tail import Tail
+from longrein.types import Finding
 
 _DRAIN_S = 1.0
 _POLL_S = 0.02
@@ -46,12 +47,24 @@ async def exit_of(popen: subprocess.Popen[bytes]) -> int:
 
 
 class Child:
-    """A started command. ``end_tree`` kills everything it started and returns when all of that is gone."""
+    """A started command.
+
+    Args:
+        popen: the process, not yet read from.
+        output_bytes: the last bytes kept of each of its outputs.
+        end_tree: kills everything it started and returns when all of that is gone.
+        found: what there is to say about it then.
+    """
 
     def __init__(
-        self, popen: subprocess.Popen[bytes], output_bytes: int, end_tree: Callable[[], Awaitable[None]]
+        self,
+        popen: subprocess.Popen[bytes],
+        output_bytes: int,
+        end_tree: Callable[[], Awaitable[None]],
+        found: Callable[[], tuple[Finding, ...]],
     ) -> None:
         self._popen = popen
+        self._found = found
         self._output_bytes = output_bytes
         self._end_tree = end_tree
         self._tails: list[Tail] = []
@@ -75,7 +88,13 @@ class Child:
         finally:
             await self.kill()
         code = -signal.SIGKILL if timed_out else _signed(self._exit.result())
-        return ExecResult(exit_code=code, stdout=self._output(0), stderr=self._output(1), timed_out=timed_out)
+        return ExecResult(
+            exit_code=code,
+            stdout=self._output(0),
+            stderr=self._output(1),
+            timed_out=timed_out,
+            findings=self._found(),
+        )
 
     async def kill(self) -> None:
         """Kill the whole tree and wait until it is gone. Safe to call twice, and survives cancellation."""

@@ -113,6 +113,14 @@ def new_identity() -> Identity:
     return SessionUser(_free_id())
 
 
+def new_owner() -> Owner:
+    """Who owns the files of a sandbox whose walls somebody else builds: a uid of its own for root, else ourselves."""
+    if os.geteuid() != 0:
+        return Owner(uid=os.getuid(), gid=os.getgid())
+    uid = _free_id()
+    return Owner(uid=uid, gid=uid)
+
+
 def _free_id() -> int:
     mapped = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     for ids in _SESSION_IDS:

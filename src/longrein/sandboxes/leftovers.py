@@ -13,9 +13,11 @@ from longrein.errors import SandboxError
 from longrein.sandboxes.cgroups import Cgroup
 from longrein.sandboxes.layout import remove_tree
 from longrein.sandboxes.owner import owner_is_dead
+from longrein.types import Finding
 
 _LOG = logging.getLogger(__name__)
 _CGROUPS = "cgroups"
+_MOST_NAMED = 10
 _KILL_ROUNDS = 20
 _ROUND_PAUSE_S = 0.01
 
@@ -66,6 +68,20 @@ def _kill_all(name: str, cgroup: Cgroup) -> None:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_ROUND_PAUSE_S)
     _LOG.warning("leftover of a dead process: processes of %s do not die", name)
+
+
+def processes_left(names: tuple[str, ...]) -> tuple[Finding, ...]:
+    """What is said about a command that ended and left processes of these names running."""
+    if not names:
+        return ()
+    shown = ", ".join(sorted(set(names))[:_MOST_NAMED])
+    detail = f"{len(names)} processes still ran when the command ended, and were killed: {shown}"
+    return (Finding(kind="processes_left", detail=detail),)
+
+
+def command_name(pid: int) -> str:
+    """The kernel's name of a process; empty when it is gone."""
+    return _read(Path(f"/proc/{pid}/comm")).decode(errors="replace").strip()
 
 
 def processes_of(name: str) -> set[int]:

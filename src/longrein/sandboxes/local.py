@@ -10,7 +10,7 @@ import signal
 import subprocess
 import warnings
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from longrein.errors import SandboxError
@@ -18,11 +18,11 @@ from longrein.sandboxes.base import ExecResult, SandboxSpec, WorkFile, WorkTree
 from longrein.sandboxes.bwrap_options import base_environment
 from longrein.sandboxes.child import Child, stdin_file
 from longrein.sandboxes.layout import Layout, remove_tree
-from longrein.sandboxes.leftovers import processes_of, reap_leftovers
+from longrein.sandboxes.leftovers import command_name, processes_left, processes_of, reap_leftovers
 from longrein.sandboxes.owner import own_name
 from longrein.sandboxes.session_root import session_root
 from longrein.sandboxes.tree import Owner
-from longrein.types import Mount
+from longrein.types import Finding, Mount
 
 _LOG = logging.getLogger(__name__)
 _MARKER = "LONGREIN_SANDBOX"
@@ -114,7 +114,8 @@ class SubprocessSandbox:
         self._require_open()
         marker = next(self._markers)
         popen = self._popen(argv, {**self._env, **(env or {}), _MARKER: marker}, stdin)
-        process = Child(popen, self._spec.limits.output_bytes, partial(_end_tree, popen, marker))
+        tree = _Tree(popen, marker)
+        process = Child(popen, self._spec.limits.output_bytes, tree.end, tree.found)
         self._running.add(process)
         try:
             await process.follow()
@@ -182,19 +183,34 @@ class SubprocessSandbox:
             raise SandboxError("the sandbox is closed; make a new one")
 
 
-async def _end_tree(popen: subprocess.Popen[bytes], marker: str) -> None:
-    """Kill the process group, and whoever left it but still carries the marker, until nobody is found."""
-    for _ in range(_KILL_ROUNDS):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(popen.pid, signal.SIGKILL)
-        left = await asyncio.to_thread(processes_of, marker)
-        if not left:
-            return
-        for pid in left:
+class _Tree:
+    """A process and everything that it started and that we can find."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], marker: str) -> None:
+        self._popen = popen
+        self._marker = marker
+        self._left: tuple[str, ...] = ()
+
+    async def end(self) -> None:
+        """Kill the process group, and whoever left it but still carries the marker, until nobody is found."""
+        if self._popen.poll() is not None:
+            names = [command_name(pid) for pid in await asyncio.to_thread(processes_of, self._marker)]
+            self._left = tuple(name for name in names if name)
+        for _ in range(_KILL_ROUNDS):
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        await asyncio.sleep(_ROUND_PAUSE_S)
-    _LOG.warning("processes of a closed subprocess sandbox do not die: %s", marker)
+                os.killpg(self._popen.pid, signal.SIGKILL)
+            left = await asyncio.to_thread(processes_of, self._marker)
+            if not left:
+                return
+            for pid in left:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(_ROUND_PAUSE_S)
+        _LOG.warning("processes of a closed subprocess sandbox do not die: %s", self._marker)
+
+    def found(self) -> tuple[Finding, ...]:
+        """What it left running when it ended by itself."""
+        return processes_left(self._left)
 
 
 def _check_mounts(mounts: tuple[Mount, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from longrein.errors import SandboxError
+from longrein.sandboxes.netns_listener import is_in_our_user_namespace, listeners_in
 
 _LISTENER = Path(__file__).with_name("netns_listener.py")
 _LISTENER_TIMEOUT_S = 10.0
@@ -130,6 +132,15 @@ class _End(asyncio.Protocol):
 
 
 async def _listeners(pid: int, ports: tuple[int, ...]) -> list[socket.socket]:
+    try:
+        if os.geteuid() == 0 and is_in_our_user_namespace(pid):
+            return listeners_in(pid, ports)
+    except OSError as error:
+        raise SandboxError(f"no listener inside the sandbox: {error}") from error
+    return await _listeners_of_helper(pid, ports)
+
+
+async def _listeners_of_helper(pid: int, ports: tuple[int, ...]) -> list[socket.socket]:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ from longrein.sandboxes.base import SandboxLimits, WorkFile, WorkTree
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MACHINE_ERRORS = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -117,7 +119,7 @@ class PrivateTree:
 
 
 def _read_at(folder: int, name: str, limit_bytes: int) -> WorkFile:
-    handle = os.open(name, _FILE, dir_fd=folder)
+    handle = _open_unlocked(name, _FILE, folder)
     with os.fdopen(handle, "rb") as file:
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode):
@@ -152,12 +154,14 @@ class _Walk:
 
     def run(self, root: int) -> None:
         """Walk everything below an open folder."""
-        waiting: list[tuple[str, ...]] = [()]
+        # What lies higher up comes first: it matters more where not all of it can be taken.
+        waiting: deque[tuple[str, ...]] = deque([()])
         while waiting:
-            parts = waiting.pop()
+            parts = waiting.popleft()
             try:
                 folder = _open_below(root, parts)
-            except OSError:
+            except OSError as error:
+                _raise_if_ours(error)
                 self._name(self.left_out, "/".join(parts))
                 continue
             try:
@@ -185,7 +189,8 @@ class _Walk:
                 self._name(self.special, path)
                 return False
             file = _read_at(folder, name, self._bytes_left)
-        except OSError:
+        except OSError as error:
+            _raise_if_ours(error)
             self._name(self.left_out, path)
             return False
         self._bytes_left -= len(file.data)
@@ -205,8 +210,29 @@ def _open_below(root: int, parts: tuple[str, ...]) -> int:
     handle = os.dup(root)
     for part in parts:
         try:
-            below = os.open(part, _FOLDER, dir_fd=handle)
+            below = _open_unlocked(part, _FOLDER, handle)
         finally:
             os.close(handle)
         handle = below
     return handle
+
+
+def _open_unlocked(name: str, flags: int, folder: int) -> int:
+    """Open an entry even where its owner, who may be we, took the right to: no work is lost to ``chmod 000``."""
+    try:
+        return os.open(name, flags, dir_fd=folder)
+    except PermissionError:
+        entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            # Of what was opened, not of what the name may mean by now.
+            mode = os.fstat(entry).st_mode
+            os.chmod(f"/proc/self/fd/{entry}", stat.S_IMODE(mode) | (0o500 if stat.S_ISDIR(mode) else 0o400))  # noqa: PTH101
+        finally:
+            os.close(entry)
+        return os.open(name, flags, dir_fd=folder)
+
+
+def _raise_if_ours(error: OSError) -> None:
+    """A machine in trouble is no fault of the agent's, and must not look like one."""
+    if error.errno in _MACHINE_ERRORS:
+        raise SandboxError(f"the work directory cannot be read: {error.strerror}; look at the machine") from error

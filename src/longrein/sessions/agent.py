@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from contextlib import AsyncExitStack
 
+from msgspec.structs import replace
+
 from longrein.errors import HarnessError, SandboxError
 from longrein.harnesses.base import Harness
 from longrein.sandboxes.base import ExecResult, Sandbox, SandboxBackend, SandboxLimits, SandboxSpec, WorkTree
 from longrein.sandboxes.closing import close_or_log
 from longrein.sessions.base import AgentExit
-from longrein.tasks.verifier import verify
+from longrein.sessions.integrity import findings_on
+from longrein.tasks.verifier import SandboxedTests, Verifier
 from longrein.types import Endpoint, Launch, Score, Task
 
 _CREATE_TRIES = 3
@@ -25,13 +28,26 @@ class AgentSessionFactory:
     Args:
         harness: the recipe for the agent.
         backend: makes a sandbox for the agent, and a second one for the verifier.
-        limits: bounds on each of them.
+        limits: bounds on the agent's.
+        verifier: judges what it left; by default the task's hidden tests, within the same bounds.
     """
 
-    def __init__(self, *, harness: Harness, backend: SandboxBackend, limits: SandboxLimits | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        harness: Harness,
+        backend: SandboxBackend,
+        limits: SandboxLimits | None = None,
+        verifier: Verifier | None = None,
+    ) -> None:
         self._harness = harness
         self._backend = backend
         self._limits = limits or SandboxLimits()
+        self._verifier: Verifier = verifier or SandboxedTests(limits=self._limits)
+
+    def check(self, task: Task) -> None:
+        """Raise :class:`~longrein.errors.TaskError` for a task that the verifier cannot judge."""
+        self._verifier.check(task)
 
     async def create(self, *, task: Task, endpoint: Endpoint, session_id: str) -> AgentSession:
         """Make the sandbox, with the task's files and the agent's, and the endpoint's port.
@@ -54,7 +70,7 @@ class AgentSessionFactory:
                 inside = inside if inside.startswith("/") else f"{sandbox.home}/{inside}"
                 await sandbox.write(inside, data, executable=data.startswith(b"#!"))
             unfinished.pop_all()
-        return AgentSession(task=task, launch=launch, sandbox=sandbox, backend=self._backend, limits=self._limits)
+        return AgentSession(task=task, launch=launch, sandbox=sandbox, backend=self._backend, verifier=self._verifier)
 
     async def _create(self, spec: SandboxSpec) -> Sandbox:
         for _ in range(_CREATE_TRIES - 1):
@@ -69,13 +85,13 @@ class AgentSession:
     """One attempt. Agent first, then the verifier; the two never meet."""
 
     def __init__(
-        self, *, task: Task, launch: Launch, sandbox: Sandbox, backend: SandboxBackend, limits: SandboxLimits
+        self, *, task: Task, launch: Launch, sandbox: Sandbox, backend: SandboxBackend, verifier: Verifier
     ) -> None:
         self._task = task
         self._launch = launch
         self._sandbox = sandbox
         self._backend = backend
-        self._limits = limits
+        self._verifier = verifier
         self._left: WorkTree | None = None
 
     async def run(self) -> AgentExit:
@@ -97,6 +113,7 @@ class AgentSession:
             timed_out=result.timed_out,
             output_tail=_tail(result),
             duration_s=duration_s,
+            findings=result.findings,
         )
 
     async def verify(self) -> Score:
@@ -104,7 +121,9 @@ class AgentSession:
         if self._left is None:
             self._left = await self._sandbox.collect()
             await close_or_log(self._sandbox)
-        return await verify(self._task, self._left, self._backend, self._limits)
+        found = findings_on(self._task, self._left, self._sandbox.workdir)
+        score = await self._verifier.verify(self._task, self._left, self._backend)
+        return replace(score, findings=(*found, *score.findings))
 
     async def close(self) -> None:
         """Remove everything; what stays is said in the log. Safe to call twice."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from longrein.types import Endpoint, Score, Task
+from longrein.types import Endpoint, Finding, Score, Task
 
 
 class AgentExit(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,6 +16,8 @@ class AgentExit(msgspec.Struct, frozen=True, kw_only=True):
     timed_out: bool
     output_tail: str
     duration_s: float
+    findings: tuple[Finding, ...] = ()
+    """What was found on its run: limits it hit, processes it left."""
 
 
 class LoopOwningSession(Protocol):

@@ -78,7 +78,10 @@ def export_task(task: Task, folder: Path) -> Path:
     if target.exists():
         raise TaskError(f"{target}: exists already. Export into an empty folder.")
     settings = TaskToml(
-        metadata=task.metadata, agent_timeout_s=task.agent_timeout_s, verifier_timeout_s=task.verifier_timeout_s
+        metadata=task.metadata,
+        agent_timeout_s=task.agent_timeout_s,
+        verifier_timeout_s=task.verifier_timeout_s,
+        verdict=task.verdict,
     )
     files = {
         "task.toml": write_task_toml(settings).encode(),
@@ -149,6 +152,7 @@ def _read(folder: Path) -> _Reading:
         oracle=oracle,
         agent_timeout_s=settings.value.agent_timeout_s,
         verifier_timeout_s=settings.value.verifier_timeout_s,
+        verdict=settings.value.verdict,
         metadata=settings.value.metadata,
     )
     return _Reading(task=task, problems=(), ignored=(*settings.ignored, *ignored))

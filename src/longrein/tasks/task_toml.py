@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 
 from longrein.errors import TaskError
+from longrein.types import VerdictName
 
-_READ = {"metadata": None, "agent": {"timeout_sec"}, "verifier": {"timeout_sec"}, "environment": set[str]()}
+_READ = {"metadata": None, "agent": {"timeout_sec"}, "verifier": {"timeout_sec", "verdict"}, "environment": set[str]()}
 """Sections and the keys that we read of them; ``None``: all of them."""
 _HARMLESS = frozenset({"version", "schema_version", "task"})
 _DEFAULT_AGENT_TIMEOUT_S = 600.0
@@ -26,6 +28,8 @@ class TaskToml(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     agent_timeout_s: float = _DEFAULT_AGENT_TIMEOUT_S
     verifier_timeout_s: float = _DEFAULT_VERIFIER_TIMEOUT_S
+    verdict: VerdictName = "reward"
+    """Ours, not Harbor's: what the hidden test leaves as its verdict."""
 
 
 class ParsedTaskToml(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,15 +45,16 @@ def parse_task_toml(path: Path) -> ParsedTaskToml:
     if not path.is_file():
         return ParsedTaskToml(value=TaskToml(), problems=("missing; an empty one is enough",))
     try:
-        document = tomllib.loads(path.read_bytes().decode())
+        text = path.read_bytes().decode()
+        document = tomllib.loads(text)
     except UnicodeDecodeError as error:
         return ParsedTaskToml(value=TaskToml(), problems=(f"is not UTF-8 (byte {error.start}); save it as UTF-8",))
     except tomllib.TOMLDecodeError as error:
         return ParsedTaskToml(value=TaskToml(), problems=(f"bad TOML: {error}",))
-    return _check(document)
+    return _check(document, text)
 
 
-def _check(document: dict[str, Any]) -> ParsedTaskToml:
+def _check(document: dict[str, Any], text: str) -> ParsedTaskToml:
     problems: list[str] = []
     if "steps" in document:
         problems.append("[[steps]]: tasks of several steps are not supported; make each step a task of its own")
@@ -58,8 +63,32 @@ def _check(document: dict[str, Any]) -> ParsedTaskToml:
         metadata=sections["metadata"],
         agent_timeout_s=_timeout(sections, "agent", _DEFAULT_AGENT_TIMEOUT_S, problems),
         verifier_timeout_s=_timeout(sections, "verifier", _DEFAULT_VERIFIER_TIMEOUT_S, problems),
+        verdict=_verdict(sections["verifier"], problems),
     )
-    return ParsedTaskToml(value=value, problems=tuple(problems), ignored=tuple(_ignored(document, sections)))
+    placed = tuple(f"{_line_of(problem, text)}{problem}" for problem in problems)
+    return ParsedTaskToml(value=value, problems=placed, ignored=tuple(_ignored(document, sections)))
+
+
+def _line_of(problem: str, text: str) -> str:
+    """``line 3: ``, where the text has the table, or the key of one, that the problem begins with; else nothing."""
+    begun = re.match(r"(\[+[^\]]*\]+)? ?(\w*)", problem)
+    table, key = (begun[1] or "", begun[2]) if begun else ("", "")
+    here = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        here = stripped if stripped.startswith("[") else here
+        found = stripped == table if not key else re.match(rf"{key}\s*=", stripped) and here.startswith(table)
+        if found:
+            return f"line {number}: "
+    return ""
+
+
+def _verdict(section: dict[str, Any], problems: list[str]) -> VerdictName:
+    verdict: object = section.get("verdict", "reward")
+    if verdict not in get_args(VerdictName):
+        problems.append(f"[verifier] verdict = {verdict!r}: must be one of {', '.join(get_args(VerdictName))}")
+        return "reward"
+    return cast("VerdictName", verdict)
 
 
 def _section(document: dict[str, Any], name: str, problems: list[str]) -> dict[str, Any]:
@@ -97,8 +126,13 @@ def write_task_toml(settings: TaskToml) -> str:
         'version = "1.0"\n\n'
         f"[metadata]\n{metadata}\n"
         f"[agent]\ntimeout_sec = {settings.agent_timeout_s!r}\n\n"
-        f"[verifier]\ntimeout_sec = {settings.verifier_timeout_s!r}\n"
+        f"[verifier]\ntimeout_sec = {settings.verifier_timeout_s!r}\n{_own(settings)}"
     )
+
+
+def _own(settings: TaskToml) -> str:
+    # Harbor does not know the key: it is left out where it says nothing.
+    return "" if settings.verdict == "reward" else f'verdict = "{settings.verdict}"\n'
 
 
 def _key(key: object) -> str:

@@ -1,31 +1,61 @@
 """The judge: hidden tests in a second, fresh sandbox, over a copy of what the agent left behind.
 
-Convention of Harbor task directories: ``bash /tests/test.sh`` in the work directory writes
-``/logs/verifier/reward.txt`` (one number) or ``/logs/verifier/reward.json`` (an object with ``reward``; its other
-numbers become metrics).
+Convention of Harbor task directories: ``bash /tests/test.sh`` runs in the work directory; what it leaves is read by
+:mod:`longrein.tasks.verdicts`. ``/tests/task.json`` tells it the task's id, prompt and metadata.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Protocol
 
 import msgspec
 
 from longrein.errors import SandboxError, TaskError
-from longrein.sandboxes.base import ExecResult, Sandbox, SandboxBackend, SandboxLimits, SandboxSpec, WorkTree
+from longrein.sandboxes.base import SandboxBackend, SandboxLimits, SandboxSpec, WorkTree
 from longrein.sandboxes.closing import close_or_log
 from longrein.sandboxes.links import without_outside_links
-from longrein.types import Score, Task
+from longrein.tasks.verdicts import LOGS, VERDICTS, said
+from longrein.types import Finding, Score, Task
 
 _TESTS = "/tests"
-_LOGS = "/logs/verifier"
+_TASK = "task.json"
 _COMMAND = 'exec bash "${SANDBOX_ROOT:-}/tests/test.sh"'
 _TRIES = 3
-_KEPT_OUTPUT = 500
 _NAMED_PATHS = 5
+
+
+class Verifier(Protocol):
+    """Judges what an agent left behind. Picklable: it travels to the spawned rollout worker."""
+
+    def check(self, task: Task) -> None:
+        """Say before a run what would end it in the middle. Raises :class:`~longrein.errors.TaskError`."""
+        ...
+
+    async def verify(self, task: Task, work: WorkTree, backend: SandboxBackend) -> Score:
+        """Judge a work directory. Whatever goes wrong makes it unscorable (``reward=None``), never 0.
+
+        Args:
+            task: what was asked.
+            work: what the agent left in its work directory.
+            backend: makes a sandbox, where one is needed.
+        """
+        ...
+
+
+class SandboxedTests(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks' own hidden tests, each in a fresh sandbox. Satisfies :class:`Verifier`."""
+
+    limits: SandboxLimits = SandboxLimits()
+
+    def check(self, task: Task) -> None:
+        """See :func:`check_task`."""
+        check_task(task)
+
+    async def verify(self, task: Task, work: WorkTree, backend: SandboxBackend) -> Score:
+        """See :func:`verify`."""
+        return await verify(task, work, backend, self.limits)
 
 
 def check_task(task: Task) -> None:
@@ -45,8 +75,10 @@ def check_task(task: Task) -> None:
 async def verify(task: Task, work: WorkTree, backend: SandboxBackend, limits: SandboxLimits) -> Score:
     """Judge a work directory. Whatever goes wrong makes it unscorable (``reward=None``), never 0.
 
-    Work of which a part was not collected is unscorable, too: judged, it would look as if never made. Symlinks that
-    lead outside the work directory are not there for the tests.
+    Work of which a part was not collected, over the limits, is worth 0 and says so in a finding: judged without that
+    part, tests that something is *not* there would pass; unscorable, an agent could choose not to be judged. Tests
+    that filled the sandbox's disk are worth 0 for the same reason. Symlinks
+    that lead outside the work directory are not there for the tests.
 
     Args:
         task: brings the hidden tests and their time limit.
@@ -59,7 +91,7 @@ async def verify(task: Task, work: WorkTree, backend: SandboxBackend, limits: Sa
     """
     check_task(task)
     if work.left_out:
-        return Score(reward=None, reason=_left_out(work.left_out))
+        return Score(reward=0.0, findings=(Finding(kind="work_left_out", detail=_left_out(work.left_out)),))
     reason = ""
     for _ in range(_TRIES):
         try:
@@ -70,19 +102,29 @@ async def verify(task: Task, work: WorkTree, backend: SandboxBackend, limits: Sa
 
 
 async def _judge(task: Task, work: WorkTree, backend: SandboxBackend, limits: SandboxLimits) -> Score:
-    sandbox = await backend.create(SandboxSpec(folders=(_TESTS, _LOGS), limits=limits))
+    sandbox = await backend.create(SandboxSpec(folders=(_TESTS, LOGS), limits=limits))
     try:
         await sandbox.restore(await asyncio.to_thread(without_outside_links, work, sandbox.workdir))
-        for path, data in task.tests.items():
+        for path, data in {_TASK: _told(task), **task.tests}.items():
             await sandbox.write(f"{_TESTS}/{path}", data, executable=data.startswith(b"#!"))
         result = await sandbox.exec(("bash", "-c", _COMMAND), timeout_s=task.verifier_timeout_s)
         if result.timed_out:
             return Score(reward=None, reason=f"the verifier ran past {task.verifier_timeout_s} s")
+        full = tuple(finding for finding in result.findings if finding.kind == "disk_limit")
+        if full:
+            # Unscorable, an agent's code could choose not to be judged: it fills the disk while it is tested.
+            return Score(reward=0.0, findings=full)
         if result.exit_code < 0:
-            return Score(reward=None, reason=f"the verifier was killed by signal {-result.exit_code}; {_said(result)}")
-        return await _verdict(sandbox, result)
+            return Score(reward=None, reason=f"the verifier was killed by signal {-result.exit_code}; {said(result)}")
+        return await VERDICTS[task.verdict](sandbox, result)
     finally:
         await close_or_log(sandbox)
+
+
+def _told(task: Task) -> bytes:
+    return msgspec.json.encode(
+        {"task_id": task.task_id, "prompt": task.prompt, "metadata": task.metadata}, enc_hook=str
+    )
 
 
 def _left_out(paths: tuple[str, ...]) -> str:
@@ -91,55 +133,3 @@ def _left_out(paths: tuple[str, ...]) -> str:
         f"work left out: {', '.join(paths[:_NAMED_PATHS])}{more}; over the sandbox's limits on what is collected "
         "(SandboxLimits), unreadable, or named otherwise than in UTF-8"
     )
-
-
-async def _verdict(sandbox: Sandbox, result: ExecResult) -> Score:
-    """The reward file decides, not the exit code: Harbor's tests exit 1 after a failed test."""
-    try:
-        return _from_text(await sandbox.read(f"{_LOGS}/reward.txt"))
-    except FileNotFoundError:
-        pass
-    try:
-        return _from_json(await sandbox.read(f"{_LOGS}/reward.json"))
-    except FileNotFoundError:
-        return Score(
-            reward=None, reason=f"the verifier wrote no reward (exit code {result.exit_code}); {_said(result)}"
-        )
-
-
-def _from_text(data: bytes) -> Score:
-    try:
-        reward = float(data)
-    except ValueError:
-        return Score(reward=None, reason=f"reward.txt holds no number: {data[:80]!r}")
-    return _score(reward, {})
-
-
-def _from_json(data: bytes) -> Score:
-    try:
-        numbers = msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        return Score(reward=None, reason=f"reward.json cannot be read: {error}")
-    metrics = {name: _as_float(value) for name, value in numbers.items() if isinstance(value, int | float)}
-    if "reward" not in metrics:
-        return Score(reward=None, reason=f"reward.json has no number 'reward'; it has {sorted(numbers)[:10]}")
-    reward = metrics.pop("reward")
-    return _score(reward, {name: value for name, value in metrics.items() if math.isfinite(value)})
-
-
-def _as_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-def _score(reward: float, metrics: dict[str, float]) -> Score:
-    if not math.isfinite(reward):
-        return Score(reward=None, metrics=metrics, reason=f"the reward is {reward}, not a finite number")
-    return Score(reward=reward, metrics=metrics)
-
-
-def _said(result: ExecResult) -> str:
-    output = (result.stderr or result.stdout).decode(errors="replace").strip()
-    return f"it said: {output[-_KEPT_OUTPUT:]}" if output else "it said nothing"

@@ -15,9 +15,11 @@ import numpy as np
 from transformers import TrainerCallback
 
 from longrein.errors import BatchError
+from longrein.train.adapters import with_adapters
+from longrein.train.load_model import ModelSource, load_model
 from longrein.train.objective import CrossEntropy
 from longrein.train.step_config import StepConfig
-from longrein.train.step_trainer import ModelSource, StepLoader, StepLoss, StepRows, StepTrainer
+from longrein.train.step_trainer import StepLoader, StepLoss, StepRows, StepTrainer
 from longrein.types import Row
 
 
@@ -32,7 +34,7 @@ class SftResult(msgspec.Struct, frozen=True, kw_only=True):
     model_folder: str
     """A reloadable model with tokenizer and chat template."""
     losses: tuple[float, ...]
-    """Mean cross-entropy a trained token, one a log line (a step, by default)."""
+    """Mean cross-entropy a trained token, one a log line (a step, by default); a refused step has none."""
 
 
 def train_sft(
@@ -41,6 +43,7 @@ def train_sft(
     config: SftConfig,
     processing_class: Any = None,
     callbacks: Sequence[TrainerCallback] = (),
+    peft_config: Any = None,
 ) -> SftResult:
     """Train cross-entropy on the tokens that rows mark as trained, and save the model to ``config.output_dir``.
 
@@ -50,15 +53,17 @@ def train_sft(
         config: ``max_steps`` or ``num_train_epochs`` bounds the training.
         processing_class: the tokenizer to save; loaded from the model's folder when left out.
         callbacks: as in the library.
+        peft_config: a ``peft.LoraConfig``: new adapters are put on the model, they alone train, and they are saved.
 
     Raises:
+        ConfigError: adapters that cannot be trained and published.
         BatchError: no rows, or a row that cannot be trained on.
-        CheckpointError: the model cannot be loaded.
+        CheckpointError: model or tokenizer cannot be loaded, or not whole.
         DivergedError: loss or gradients were not finite three times in a row.
     """
     steps = _ShuffledSteps(rows, rollouts_per_step=config.rollouts_per_step, seed=config.seed)
     trainer = StepTrainer(
-        model=model,
+        model=with_adapters(load_model(model, config), peft_config, config.seed),
         args=config,
         step_loss=StepLoss(objective=CrossEntropy(), temperature=1.0, aggregation="token"),
         loader=StepLoader(steps, len(steps)),

@@ -5,12 +5,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, cast
 
 from transformers import TrainingArguments
 
 from longrein.errors import ConfigError
+
+FSDP = "ACCELERATE_USE_FSDP"
+"""Set by ``accelerate launch --use_fsdp``."""
+DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
+
+TRACKERS = {"trackio": "trackio", "wandb": "wandb", "mlflow": "mlflow"}
+"""Of ``report_to`` -> the package that it needs. The library says so only when a trainer is made, after the worker."""
 
 
 @dataclass
@@ -23,6 +32,8 @@ class StepConfig(TrainingArguments):
 
     micro_batch_tokens: int = 4096
     """Tokens of one forward and backward pass, padding included; changes memory and speed, never the gradient."""
+    shared_prefix: bool = True
+    """Feed a beginning that rows share once, in place of once a row; changes speed, never the gradient."""
     model_init_kwargs: dict[str, Any] | None = None
     """Passed to ``from_pretrained`` when the model is a path. Weights load as float32 unless this says otherwise."""
     ignore_data_skip: bool = True
@@ -39,18 +50,40 @@ class StepConfig(TrainingArguments):
             self.activation_checkpointing, self.gradient_checkpointing = self.gradient_checkpointing, None
         super().__post_init__()
         require(self.micro_batch_tokens >= 1, "micro_batch_tokens", self.micro_batch_tokens, "give at least 1")
-        require(not self.fp16, "fp16", self.fp16, "use bf16=True or float32; loss scaling hides diverged steps")
+        self._refuse_what_cannot_work()
         require(
-            self.world_size == 1 and self.n_gpu <= 1,
-            "world size",
-            max(self.world_size, self.n_gpu),
-            "this version trains on one device; set CUDA_VISIBLE_DEVICES to one",
+            self.n_gpu <= 1,
+            "GPUs in this process",
+            self.n_gpu,
+            "start one process a device with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one",
         )
+
+    def _refuse_what_cannot_work(self) -> None:
+        half = self.fp16 or os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16"
+        require(not half, "fp16", half, "use bf16=True or float32; loss scaling hides diverged steps")
+        for name in self.report_to or ():
+            there = name not in TRACKERS or find_spec(TRACKERS[name]) is not None
+            require(there, "report_to", name, f"install it (pip install {name}), or report to 'none'")
+        self._refuse_other_sharding()
+
+    def _refuse_other_sharding(self) -> None:
+        """Of FSDP1 and DeepSpeed, parts of the weights would be published for the whole."""
+        deepspeed = bool(self.deepspeed) or launched_with(DEEPSPEED)
+        require(not deepspeed, "deepspeed", deepspeed, "shard with FSDP2")
+        version = os.environ.get("FSDP_VERSION", "2") if launched_with(FSDP) else "2"
+        if self.fsdp:
+            version = str(cast("dict[str, Any]", self.fsdp_config or {}).get("version", 2))
+        require(version == "2", "FSDP version", version, "use 2 (--fsdp_version 2, or fsdp_config={'version': 2})")
 
     @property
     def rollouts_per_step(self) -> int:
         """Rollouts of one optimizer step, over all accumulation steps and ranks."""
         return int(self.per_device_train_batch_size * self.gradient_accumulation_steps * self.world_size)
+
+
+def launched_with(name: str) -> bool:
+    """Whether ``accelerate launch`` set this switch."""
+    return os.environ.get(name, "false").lower() == "true"
 
 
 def require(holds: bool, name: str, value: object, remedy: str) -> None:

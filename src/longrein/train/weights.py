@@ -14,18 +14,23 @@ from torch import Tensor, nn
 from longrein.errors import ConfigError
 
 
+def bare_model(model: nn.Module) -> nn.Module:
+    """The model without the wrappers of accelerate, DDP and ``torch.compile``; adapters stay."""
+    return cast(nn.Module, extract_model_from_parallel(cast(Any, model), keep_torch_compile=False))
+
+
 def named_weights(model: nn.Module) -> Mapping[str, Tensor]:
     """Parameters and saved buffers by name, each tied tensor once, without gradient and without a copy.
 
-    The names are those of ``AutoModelForCausalLM.from_pretrained(folder)``: wrappers of accelerate, DDP and
-    ``torch.compile`` are taken off first.
+    The names are those of ``AutoModelForCausalLM.from_pretrained(folder)``: wrappers are taken off first.
 
     Raises:
-        ConfigError: the model carries adapters, whose weights have other names.
+        ConfigError: the model carries adapters, whose weights have other names; see
+            :func:`longrein.train.adapter_weights.merged_weights`.
     """
-    bare = cast(nn.Module, extract_model_from_parallel(cast(Any, model), keep_torch_compile=False))
+    bare = bare_model(model)
     if hasattr(bare, "merge_adapter"):
-        raise ConfigError("the model carries PEFT adapters, which cannot be published yet; merge_and_unload() it first")
+        raise ConfigError("the model carries PEFT adapters; take merged_weights() of it, or merge_and_unload() it")
     weights = {name: parameter.detach() for name, parameter in bare.named_parameters()}
     saved = bare.state_dict()
     weights |= {name: buffer for name, buffer in bare.named_buffers() if name in saved}

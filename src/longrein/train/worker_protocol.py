@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from longrein.types import RolloutGroup
@@ -47,6 +47,14 @@ class RolloutWorker(Protocol):
     @property
     def metrics_queue(self) -> MetricsQueue:
         """Where the worker's own measurements come out; drained once a step."""
+        ...
+
+    def resume(self, taken: Collection[str], policy_version: int, /) -> None:
+        """Before ``start``, in a run that goes on from a checkpoint of ``policy_version``.
+
+        Groups whose ids are in ``taken`` are used up and never come again. A finished group that is not, and that
+        weights up to this version sampled, comes first; then those that are still to be made, in their order.
+        """
         ...
 
     def start(self) -> None:

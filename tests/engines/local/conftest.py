@@ -20,7 +20,12 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
     def make(family: str) -> Path:
         if family not in folders:
-            folders[family] = tiny.save_model(tmp_path_factory.mktemp(family), family)
+            folders[family] = tiny.save_model(
+                tmp_path_factory.mktemp(family),
+                family,
+                # Large weights: attention to one token too many must show in the logprobs.
+                initializer_range=0.2,
+            )
         return folders[family]
 
     return make

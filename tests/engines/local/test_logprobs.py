@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from longrein.engines.local.model import LocalModel
 from tests.engines.local.reference import Driver, forward_logprobs, ids, random_ids, request
 
-FAMILIES = ["llama", "qwen2", "qwen3", "gpt_neox", "phi"]
+# The first five by the fused pass, the others by the library's.
+FAMILIES = ["llama", "qwen2", "qwen3", "phi3", "gemma", "gpt_neox", "phi"]
 
 
 @settings(
@@ -55,6 +56,12 @@ def test_logprobs_are_the_trainers(  # noqa: PLR0917
             np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
             assert completion.token_ids.size == max_tokens[i]
             prompts[i] = np.concatenate([prompt, completion.token_ids, random_ids(turn * 10 + i, 1 + i)])
+
+
+def test_the_fused_pass_is_used_where_it_agrees(model_of: Callable[[str], LocalModel]) -> None:
+    ways = {family: model_of(family).forward.name for family in [*FAMILIES, "mistral"]}
+    fused = {family for family, way in ways.items() if way == "fused"}
+    assert fused == {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma"}
 
 
 @pytest.mark.parametrize("short_tokens", [1, 2, 30])
@@ -107,19 +114,24 @@ def test_siblings_prefill_their_common_prompt_once(llama: LocalModel) -> None:
 
 def test_another_conversation_with_the_same_system_prompt_reuses_it(llama: LocalModel) -> None:
     driver = Driver(llama)
-    system = random_ids(0, 40)
+    system = random_ids(0, 140)
     driver.run(request("a", np.concatenate([system, ids([1, 2, 3])])))
-    (other,) = driver.run(request("b", np.concatenate([system, ids([4, 5])])))
-    assert other.prefill_tokens == 2
+    # Its row is where this one's was.
+    driver.run(request("in between", random_ids(7, 150)))
+    prompt = np.concatenate([system, ids([4, 5])])
+    (other,) = driver.run(request("b", prompt))
+    # In whole blocks of 64 tokens.
+    assert other.prefill_tokens == 142 - 128
+    np.testing.assert_allclose(other.logprobs, forward_logprobs(llama.module, prompt, other.token_ids), atol=1e-4)
 
 
 def test_a_forgotten_conversation_is_prefilled_anew(llama: LocalModel) -> None:
     driver = Driver(llama)
     prompt = random_ids(0, 40)
-    driver.run(request("a", prompt))
+    (first,) = driver.run(request("a", prompt))
     driver.scheduler.forget("a")
-    (again,) = driver.run(request("a", prompt))
-    assert again.prefill_tokens == 40
+    (again,) = driver.run(request("a", np.concatenate([prompt, first.token_ids, ids([1])])))
+    assert again.prefill_tokens == 49
 
 
 def test_the_least_recently_used_conversation_is_evicted(llama: LocalModel) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from longrein.engines.local import wire
 from longrein.engines.local.config import LocalEngineConfig
+from longrein.engines.local.fused import unlike_llama
 from longrein.engines.local.model import LocalModel, load_model
 from longrein.errors import ConfigError, EngineError
 from tests import tiny
@@ -82,7 +86,8 @@ def test_a_cancelled_request_makes_room_at_the_next_step(llama: LocalModel) -> N
         driver.scheduler.step()
     assert driver.scheduler.take_answers() == []
     driver.scheduler.cancel(hogs[0])
-    for _ in range(3):
+    # Out it goes, in comes the other: its prompt, and two tokens.
+    for _ in range(4):
         driver.scheduler.step()
     assert [answer.ticket for answer in driver.scheduler.take_answers()] == [short]
     driver.scheduler.disconnect(0)
@@ -131,3 +136,80 @@ def test_a_context_longer_than_the_models_is_refused(folder_of: Callable[[str], 
 def test_impossible_configurations_are_refused(field: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(field))):
         LocalEngineConfig(model="x", **field)
+
+
+def test_weights_that_lack_a_layer_are_no_model(tmp_path: Path) -> None:
+    folder = tiny.save_model(tmp_path / "model", "llama")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(EngineError, match=r"lack model\.layers\.2\..* \(of 9 tensors\), which would be random"):
+        load_model(LocalEngineConfig(model=str(folder)))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "says"),
+    [
+        (
+            "phi3",
+            {
+                "original_max_position_embeddings": 64,
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "rope_theta": 10000.0,
+                    "short_factor": [1.0] * 8,
+                    "long_factor": [4.0] * 8,
+                },
+            },
+            "rotary positions of type longrope, which this engine computes exactly within 64 tokens",
+        ),
+        ("gpt_neo", {"attention_types": [[["global", "local"], 1]], "window_size": 64}, "local attention.* within 64"),
+        ("falcon", {"alibi": True}, "alibi positions"),
+    ],
+    ids=["longrope", "local", "alibi"],
+)
+def test_positions_that_depend_on_what_is_fed_at_once_are_refused(
+    tmp_path: Path, family: str, changes: dict[str, Any], says: str
+) -> None:
+    folder = tiny.save_model(tmp_path, family, **changes)
+    with pytest.raises(EngineError, match=says):
+        load_model(LocalEngineConfig(model=str(folder), context_length=512))
+
+
+def test_queries_scaled_by_their_position_are_left_to_the_library(tmp_path: Path) -> None:
+    folder = tiny.save_model(tmp_path, "llama")
+    model = load_model(LocalEngineConfig(model=str(folder), threads=1)).module
+    assert unlike_llama(model) == ""
+    model.config.rope_parameters = {**model.config.rope_parameters, "llama_4_scaling_beta": 0.1}
+    assert unlike_llama(model) == "its queries are scaled by their position"
+
+
+@pytest.mark.parametrize("changes", [{"vocab_size": 270}, {"context_length": 3}], ids=["vocabulary", "context"])
+def test_the_smallest_models_start(tmp_path: Path, changes: dict[str, int]) -> None:
+    context_length = changes.pop("context_length", 64)
+    folder = tiny.save_model(tmp_path, "llama", **changes)
+    model = load_model(LocalEngineConfig(model=str(folder), context_length=context_length))
+    (one,) = Driver(model).run(request("c", random_ids(0, 2), max_tokens=1))
+    assert one.token_ids.size == 1
+
+
+def test_a_temperature_that_would_overflow_is_refused(llama: LocalModel) -> None:
+    with pytest.raises(AssertionError, match=r"sampling\.temperature=1e-46 is out of range"):
+        Driver(llama).run(request("c", random_ids(0, 9), temperature=1e-46))
+
+
+def test_numbers_that_are_none_stay_with_the_request_that_made_them(tmp_path: Path) -> None:
+    """Its row goes, and the next one moves into its room; a longer neighbour makes the pass read all of it."""
+    folder = tiny.save_model(tmp_path, "llama", tie_word_embeddings=False)
+    model = load_model(LocalEngineConfig(model=str(folder), threads=1))
+    with torch.no_grad():
+        cast(Any, model.module).get_input_embeddings().weight[200] = float("nan")
+    model.refresh()
+    driver = Driver(model)
+    long = random_ids(0, 90) % 150 + 3
+    short = random_ids(1, 12) % 150 + 3
+    bad = random_ids(2, 40) % 150 + 3
+    bad[-1] = 200
+    wanted = [request(name, ids) for name, ids in (("bad", bad), ("long", long), ("short", short))]
+    tickets = [driver.submit(one) for one in wanted]
+    replies = driver.finish()
+    assert [type(replies[ticket]).__name__ for ticket in tickets] == ["Failed", "Done", "Done"]

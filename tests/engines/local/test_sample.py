@@ -37,7 +37,7 @@ def _reference(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     vocab=st.integers(1, 50),
     temperature=st.floats(0.2, 3.0),
     top_p=st.sampled_from([1.0, 0.9, 0.5, 0.01]),
-    top_k=st.sampled_from([0, 1, 7, 100]),
+    top_k=st.sampled_from([0, 1, 7, 100, 2**63]),
     min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
 )
 def test_draws_and_logprobs_follow_the_truncated_distribution(

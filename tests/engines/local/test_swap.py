@@ -14,32 +14,17 @@ from longrein.engines.base import EngineRequest
 from longrein.engines.local.model import LocalModel
 from longrein.types import Completion
 from tests.engines.local.reference import Driver, completion, forward_logprobs, random_ids, request
+from tests.engines.local.weights import changed, restored
 
 
 @pytest.fixture(autouse=True)
 def _old_weights_back(llama: LocalModel) -> Iterator[None]:
-    with _restored(llama):
+    with restored(llama):
         yield
 
 
-class _restored:  # noqa: N801
-    def __init__(self, model: LocalModel) -> None:
-        self._model = model
-
-    def __enter__(self) -> None:
-        self._saved = {name: tensor.clone() for name, tensor in self._model.module.named_parameters()}
-
-    def __exit__(self, *_: object) -> None:
-        with torch.no_grad():
-            for name, tensor in self._model.module.named_parameters():
-                tensor.copy_(self._saved[name])
-
-
 def _change_weights(driver: Driver, policy_version: int) -> None:
-    generator = torch.Generator().manual_seed(policy_version)
-    with torch.no_grad():
-        for tensor in driver.model.module.parameters():
-            tensor.add_(torch.randn(tensor.shape, generator=generator) * 0.05)
+    changed(driver.model, policy_version)
     driver.scheduler.swap(policy_version)
 
 
@@ -53,7 +38,7 @@ def test_what_only_the_new_weights_sampled_has_their_logprobs(
     llama: LocalModel, steps: int, prompt_sizes: list[int]
 ) -> None:
     """Whatever was parked, waiting, half prefilled or running when the weights changed."""
-    with _restored(llama):
+    with restored(llama):
         driver = Driver(llama, max_batch=4)
         parked = request("parked", random_ids(50, 30), max_tokens=4)
         (before,) = driver.run(parked)
@@ -93,7 +78,7 @@ def test_a_running_request_goes_on_and_carries_both_versions(llama: LocalModel) 
     driver = Driver(llama)
     prompt = random_ids(0, 20)
     ticket = driver.submit(request("c", prompt, max_tokens=10))
-    for _ in range(4):
+    for _ in range(5):  # one for the prompt
         driver.scheduler.step()
     old = {name: tensor.clone() for name, tensor in llama.module.named_parameters()}
     _change_weights(driver, 7)
@@ -107,7 +92,7 @@ def test_a_running_request_goes_on_and_carries_both_versions(llama: LocalModel) 
     assert not np.allclose(result.logprobs[4:], before[4:], atol=1e-4)
 
 
-@pytest.mark.parametrize(("stale_cache", "prefilled"), [("recompute", 36), ("reuse", 2)])
+@pytest.mark.parametrize(("stale_cache", "prefilled"), [("recompute", 36), ("keep", 2)])
 def test_idle_conversations_keep_their_kv_only_if_asked_to(llama: LocalModel, stale_cache: str, prefilled: int) -> None:
     driver = Driver(llama, stale_cache=stale_cache)
     (first,) = driver.run(request("c", random_ids(0, 30), max_tokens=4))
@@ -119,12 +104,13 @@ def test_idle_conversations_keep_their_kv_only_if_asked_to(llama: LocalModel, st
 def test_weights_that_are_not_finite_fail_the_request_and_the_next_ones_recover(llama: LocalModel) -> None:
     driver = Driver(llama)
     prompt = random_ids(0, 10)
-    with _restored(llama):
+    with restored(llama):
         with torch.no_grad():
             next(llama.module.parameters()).fill_(float("nan"))
+        driver.scheduler.swap(1)
         tickets = [driver.submit(request(f"c{i}", prompt, temperature=float(i))) for i in range(2)]
         replies = driver.finish()
     assert all("not finite" in replies[ticket].message for ticket in tickets)
-    driver.scheduler.swap(1)
+    driver.scheduler.swap(2)
     (fine,) = driver.run(request("c", prompt))
     np.testing.assert_allclose(fine.logprobs, forward_logprobs(llama.module, prompt, fine.token_ids), atol=1e-4)

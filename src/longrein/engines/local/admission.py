@@ -10,9 +10,15 @@ from longrein.engines.local import wire
 from longrein.engines.local.row import Job, Ticket
 from longrein.types import I32, Sampling
 
+ID_BYTES = 4
+LEAST_TEMPERATURE = 1e-5
+"""Logits divided by less overflow; 0 is greedy."""
+
 
 def admit(ticket: Ticket, request: wire.Generate, vocab_size: int, context_length: int) -> Job | wire.Reply:
     """A job for the batch, or the refusal."""
+    if len(request.prompt) % ID_BYTES:
+        return wire.RefusedRequest(call=ticket.call, message="the prompt is cut off: its bytes are no whole token ids")
     prompt_ids = np.frombuffer(request.prompt, dtype=np.int32)
     complaint = _complaint(prompt_ids, request.sampling, vocab_size)
     if complaint:
@@ -40,7 +46,7 @@ def _complaint(prompt_ids: I32, sampling: Sampling, vocab_size: int) -> str:
         return f"the prompt holds id {low if low < 0 else high}, outside the model's vocabulary of {vocab_size}"
     ranges = {
         "max_tokens": sampling.max_tokens >= 1,
-        "temperature": 0 <= sampling.temperature < math.inf,
+        "temperature": sampling.temperature == 0 or LEAST_TEMPERATURE <= sampling.temperature < math.inf,
         "top_p": 0 < sampling.top_p <= 1,
         "top_k": sampling.top_k >= 0,
         "min_p": 0 <= sampling.min_p <= 1,

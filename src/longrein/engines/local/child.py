@@ -113,9 +113,9 @@ def _private_folder() -> Path:
 def _environment(config: LocalEngineConfig) -> dict[str, str]:
     threads = str(config.threads)
     return {
-        # libgomp's threads spin while they wait for each other. With fewer free cores than threads, which is the
-        # rule beside a trainer, that makes a decode step 3 to 5 times slower.
-        "GOMP_SPINCOUNT": "1000",
+        # libgomp's threads spin while they wait for each other, by default for milliseconds.
+        # Where another process wants a core, that takes a multiple of the time until a thread is given up (cores.py).
+        "GOMP_SPINCOUNT": "3000",
         **os.environ,
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,

@@ -8,7 +8,7 @@ import itertools
 import msgspec
 import numpy as np
 
-from longrein.engines.base import EngineInfo, EngineRequest
+from longrein.engines.base import EngineInfo, EngineRequest, OnToken, SampledToken
 from longrein.engines.local import wire
 from longrein.errors import ContextLengthError, EngineError, EngineRequestError
 from longrein.types import Completion
@@ -66,6 +66,7 @@ class LocalEngine:
         self._writer = writer
         self._calls = itertools.count()
         self._pending: dict[int, asyncio.Future[wire.Reply]] = {}
+        self._listeners: dict[int, OnToken] = {}
         self._gone = ""
         self._listener = asyncio.create_task(self._listen(reader))
 
@@ -77,7 +78,20 @@ class LocalEngine:
     async def generate(self, request: EngineRequest) -> Completion:
         """Sample one completion; see :meth:`longrein.engines.base.Engine.generate`."""
         self._refuse_if_gone()
+        return await self._answered(next(self._calls), request)
+
+    async def generate_heard(self, request: EngineRequest, on_token: OnToken) -> Completion:
+        """The same, token by token; see :meth:`longrein.engines.base.HeardEngine.generate_heard`."""
+        self._refuse_if_gone()
         call = next(self._calls)
+        self._listeners[call] = on_token
+        self._send(wire.Watch(call=call))
+        try:
+            return await self._answered(call, request)
+        finally:
+            del self._listeners[call]
+
+    async def _answered(self, call: int, request: EngineRequest) -> Completion:
         future: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
         self._pending[call] = future
         self._send(
@@ -111,7 +125,9 @@ class LocalEngine:
         try:
             while True:
                 reply = await _read_frame(reader)
-                if not isinstance(reply, wire.Hello):
+                if isinstance(reply, wire.Sampled):
+                    self._tell(reply)
+                elif not isinstance(reply, wire.Hello):
                     self._resolve(reply)
         except (OSError, EOFError):
             self._gone = self._gone or "its process died or was stopped"
@@ -126,6 +142,15 @@ class LocalEngine:
         future = self._pending.pop(reply.call, None)
         if future is not None and not future.done():
             future.set_result(reply)
+
+    def _tell(self, sampled: wire.Sampled) -> None:
+        token_ids = np.frombuffer(sampled.token_ids, dtype=np.int32).tolist()
+        logprobs = np.frombuffer(sampled.logprobs, dtype=np.float32).tolist()
+        for call, token_id, logprob in zip(sampled.calls, token_ids, logprobs, strict=True):
+            # A token that crosses our cancellation finds nobody waiting.
+            if call in self._listeners:
+                token = SampledToken(token_id=token_id, logprob=logprob, policy_version=sampled.policy_version)
+                self._listeners[call](token)
 
     def _fail_pending(self) -> None:
         pending, self._pending = self._pending, {}

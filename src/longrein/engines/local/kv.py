@@ -1,18 +1,17 @@
-"""The KV of the running requests: one row each, left-aligned, in tensors that are written in place.
+"""The KV of requests: slabs of rows of one capacity, written in place.
 
-A row's keys beyond its length are garbage that the attention mask hides; they are overwritten as the row grows.
-Rows 0..n-1 are always the running ones, so a decode step reads views, never copies.
+Rows of about one length lie in one slab, so that one call attends for all of them and reads little more than it must.
+A row's keys beyond its length are hidden by the attention mask. They must be finite, for NaN would come through.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
 
-_LENGTH_STEP = 128
+SMALLEST_CAPACITY = 256
 _GROWTH = 1.5
 
 
@@ -25,124 +24,176 @@ class LayerShape(msgspec.Struct, frozen=True, kw_only=True):
     value_size: int
 
 
+class KvLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """What one token's KV consists of."""
+
+    layers: tuple[LayerShape, ...]
+    dtype: torch.dtype
+
+
 class SavedKv(msgspec.Struct, frozen=True, kw_only=True):
-    """One row's KV, copied out: a tensor ``[heads, length, size]`` a layer."""
+    """Some tokens' KV, copied out: a tensor ``[heads, tokens, size]`` a layer."""
 
     keys: tuple[torch.Tensor, ...]
     values: tuple[torch.Tensor, ...]
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows and positions that one forward pass writes, and how far it looks."""
+class Place:
+    """Where a request's KV lies. It moves when the request outgrows its slab, or when a row before it leaves."""
 
-    rows: slice
-    row_index: torch.Tensor
-    """int64 ``[rows, 1]``."""
-    positions: torch.Tensor
-    """int64 ``[rows, tokens]``."""
-    length: int
-    """Longest row after this pass."""
+    def __init__(self, slab: Slab, index: int) -> None:
+        self.slab = slab
+        self.index = index
+        self.used = 0
+        """Tokens that are worth copying when the row moves."""
 
-
-class RowLayer(CacheLayerMixin):
-    """One layer's keys and values, ``[rows, heads, length, size]``."""
-
-    is_sliding = False
-
-    def __init__(self, shape: LayerShape, dtype: torch.dtype) -> None:
-        super().__init__()  # pyright: ignore[reportUnknownMemberType]  transformers leaves **kwargs untyped
-        self.key_rows = torch.zeros(0, shape.key_heads, 0, shape.key_size, dtype=dtype)
-        self.value_rows = torch.zeros(0, shape.value_heads, 0, shape.value_size, dtype=dtype)
-        self.window: Window | None = None
-        self.is_initialized = True
-
-    def grow(self, rows: int, length: int) -> None:
-        """Make room, keeping what is there. New room is zero: hidden garbage must at least be finite."""
-        self.key_rows = _grown(self.key_rows, rows, length)
-        self.value_rows = _grown(self.value_rows, rows, length)
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write ``[rows, heads, tokens, size]`` at the window's positions; returns views up to its length."""
-        window = self.window
-        assert window is not None
-        self.key_rows[window.row_index, :, window.positions] = key_states.transpose(1, 2)
-        self.value_rows[window.row_index, :, window.positions] = value_states.transpose(1, 2)
-        return self.key_rows[window.rows, :, : window.length], self.value_rows[window.rows, :, : window.length]
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: the shapes are known from the start."""
-
-    def get_seq_length(self) -> int:
-        """Tokens before the window's first; models ask only when no positions are passed."""
-        return 0 if self.window is None else self.window.length - self.window.positions.shape[1]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length and offset of what :meth:`update` returns."""
-        return (query_length if self.window is None else self.window.length), 0
-
-    def get_max_length(self) -> int:
-        """-1: grows without a bound of its own."""
-        return -1
-
-
-class RowCache(Cache):
-    """The KV rows of all layers."""
-
-    def __init__(self, shapes: tuple[LayerShape, ...], dtype: torch.dtype) -> None:
-        self._rows = [RowLayer(shape, dtype) for shape in shapes]
-        self._row_capacity = 0
-        self._length_capacity = 0
-        super().__init__(layers=list(self._rows))
-
-    def reserve(self, rows: int, length: int) -> None:
-        """Make room for so many rows of so many tokens."""
-        if rows <= self._row_capacity and length <= self._length_capacity:
-            return
-        if rows > self._row_capacity:
-            self._row_capacity = max(rows, int(self._row_capacity * _GROWTH))
-        if length > self._length_capacity:
-            wanted = max(length, int(self._length_capacity * _GROWTH))
-            self._length_capacity = -(-wanted // _LENGTH_STEP) * _LENGTH_STEP
-        for layer in self._rows:
-            layer.grow(self._row_capacity, self._length_capacity)
-
-    def open(self, first_row: int, positions: torch.Tensor, length: int) -> None:
-        """Say where the next forward pass writes: ``positions`` is int64 ``[rows, tokens]``."""
-        rows = slice(first_row, first_row + positions.shape[0])
-        row_index = torch.arange(rows.start, rows.stop).unsqueeze(1)
-        window = Window(rows=rows, row_index=row_index, positions=positions, length=length)
-        for layer in self._rows:
-            layer.window = window
-
-    def save(self, row: int, length: int) -> SavedKv:
-        """Copy a row out."""
+    def save(self, start: int, end: int) -> SavedKv:
+        """Copy the KV of tokens ``start..end`` out."""
+        slab, index = self.slab, self.index
         return SavedKv(
-            keys=tuple(layer.key_rows[row, :, :length].clone() for layer in self._rows),
-            values=tuple(layer.value_rows[row, :, :length].clone() for layer in self._rows),
+            keys=tuple(keys[index, :, start:end].clone() for keys in slab.keys),
+            values=tuple(values[index, :, start:end].clone() for values in slab.values),
         )
 
-    def load(self, row: int, saved: SavedKv, length: int) -> None:
-        """Copy the first ``length`` tokens of a saved row in."""
-        for layer, keys, values in zip(self._rows, saved.keys, saved.values, strict=True):
-            layer.key_rows[row, :, :length] = keys[:, :length]
-            layer.value_rows[row, :, :length] = values[:, :length]
+    def load(self, start: int, saved: SavedKv, length: int) -> None:
+        """Copy the first ``length`` saved tokens in, at ``start``."""
+        slab, index = self.slab, self.index
+        for mine, theirs in ((slab.keys, saved.keys), (slab.values, saved.values)):
+            for rows, tokens in zip(mine, theirs, strict=True):
+                rows[index, :, start : start + length] = tokens[:, :length]
+        self.used = start + length
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first ``length`` tokens of one row over another."""
-        for layer in self._rows:
-            layer.key_rows[target, :, :length] = layer.key_rows[source, :, :length]
-            layer.value_rows[target, :, :length] = layer.value_rows[source, :, :length]
-
-    def clear(self, row: int) -> None:
-        """Zero a row, so that what is not finite in it cannot reach the row's next owner through the mask."""
-        for layer in self._rows:
-            layer.key_rows[row].zero_()
-            layer.value_rows[row].zero_()
+    def clear_rest(self) -> None:
+        """Zero what lies beyond the used tokens: garbage of rows that were here before."""
+        for rows in (*self.slab.keys, *self.slab.values):
+            rows[self.index, :, self.used :].zero_()
 
 
-def _grown(old: torch.Tensor, rows: int, length: int) -> torch.Tensor:
-    new = torch.zeros(rows, old.shape[1], length, old.shape[3], dtype=old.dtype)
-    new[: old.shape[0], :, : old.shape[2]] = old
-    return new
+class Slab:
+    """Rows of one capacity, ``[rows, heads, capacity, size]`` a layer. Rows ``0..n-1`` are taken, the rest is room."""
+
+    def __init__(self, layout: KvLayout, capacity: int) -> None:
+        self.capacity = capacity
+        self.places: list[Place] = []
+        self.room = 0
+        """Rows that there is memory for."""
+        shapes, dtype = layout.layers, layout.dtype
+        self.keys = [torch.zeros(0, shape.key_heads, capacity, shape.key_size, dtype=dtype) for shape in shapes]
+        self.values = [torch.zeros(0, shape.value_heads, capacity, shape.value_size, dtype=dtype) for shape in shapes]
+
+    def add(self) -> Place:
+        """Take a row. What is in it is zero, or what was there before."""
+        if self.full:
+            self.resize(self.room + 1)
+        place = Place(self, len(self.places))
+        self.places.append(place)
+        return place
+
+    def remove(self, place: Place) -> None:
+        """Give a row back; the last one moves into its room."""
+        last = self.places.pop()
+        if last is not place:
+            copy_row(last, place)
+            last.index = place.index
+            self.places[place.index] = last
+
+    @property
+    def full(self) -> bool:
+        """Whether another row takes more memory."""
+        return len(self.places) == self.room
+
+    def resize(self, room: int) -> None:
+        """Have memory for so many rows; the rows that are taken stay."""
+        for tensors in (self.keys, self.values):
+            for layer, old in enumerate(tensors):
+                # Layer by layer, so that never more than one of them is there twice.
+                new = torch.zeros(room, *old.shape[1:], dtype=old.dtype)
+                new[: len(self.places)] = old[: len(self.places)]
+                tensors[layer] = new
+        self.room = room
+
+
+class KvMemory:
+    """All slabs, and the memory they take.
+
+    That is at most ``bound_tokens``, unless the rows alone take more: the longest request is let in whatever its size,
+    and a row that moves has two places for a moment.
+    """
+
+    def __init__(self, layout: KvLayout, bound_tokens: int) -> None:
+        self._layout = layout
+        self._bound_tokens = bound_tokens
+        self._slabs: list[Slab] = []
+
+    @property
+    def tokens(self) -> int:
+        """Tokens for whose KV there is memory."""
+        return sum(slab.room * slab.capacity for slab in self._slabs)
+
+    def slab(self, capacity: int) -> Slab:
+        """A new slab without rows."""
+        slab = Slab(self._layout, capacity)
+        self._slabs.append(slab)
+        return slab
+
+    def widen(self, slab: Slab) -> None:
+        """Make room for one more row, and for some more where that keeps within the bound."""
+        self._trim(other for other in self._slabs if not other.places)
+        # Memory without rows is kept until now, so that requests that come one by one need not fault it in again.
+        if self._spare_rows(slab) < 1:
+            self._trim(self._slabs)
+        rows = len(slab.places)
+        more = min(self._spare_rows(slab), int(rows * _GROWTH) - rows)
+        slab.resize(rows + max(1, more))
+
+    def _spare_rows(self, slab: Slab) -> int:
+        return (self._bound_tokens - self.tokens) // slab.capacity
+
+    @staticmethod
+    def _trim(slabs: Iterable[Slab]) -> None:
+        for slab in slabs:
+            if not slab.full:
+                slab.resize(len(slab.places))
+
+
+class Slabs:
+    """Slabs of capacities 256, 512, 1024, ... tokens."""
+
+    def __init__(self, memory: KvMemory) -> None:
+        self._memory = memory
+        self._slabs: dict[int, Slab] = {}
+
+    def take(self, length: int) -> Place:
+        """A row for so many tokens."""
+        capacity = capacity_for(length)
+        if capacity not in self._slabs:
+            self._slabs[capacity] = self._memory.slab(capacity)
+        slab = self._slabs[capacity]
+        if slab.full:
+            self._memory.widen(slab)
+        return slab.add()
+
+    def grow(self, place: Place, length: int) -> None:
+        """Make room for ``length`` tokens in a row, moving it if it must."""
+        if length <= place.slab.capacity:
+            return
+        wider = self.take(length)
+        copy_row(place, wider)
+        wider.clear_rest()
+        place.slab.remove(place)
+        place.slab, place.index = wider.slab, wider.index
+        wider.slab.places[wider.index] = place
+
+
+def capacity_for(length: int) -> int:
+    """The capacity of the slab that a row of so many tokens lies in."""
+    return max(SMALLEST_CAPACITY, 1 << (length - 1).bit_length())
+
+
+def copy_row(source: Place, target: Place) -> None:
+    """Copy a row's used tokens over another, of any slabs."""
+    used = source.used
+    for mine, theirs in ((target.slab.keys, source.slab.keys), (target.slab.values, source.slab.values)):
+        for to, of in zip(mine, theirs, strict=True):
+            to[target.index, :, :used] = of[source.index, :, :used]
+    target.used = used

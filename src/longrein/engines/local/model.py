@@ -1,24 +1,28 @@
-"""The causal LM: loaded once, called for a prefill of one row or one decode step of all rows."""
+"""The causal LM, loaded once, with the fastest way to compute it that gives the library's logits."""
 
 from __future__ import annotations
 
-import inspect
+import logging
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from longrein.engines.local.config import LocalEngineConfig
-from longrein.engines.local.kv import LayerShape, RowCache
+from longrein.engines.local.forward import Forward
+from longrein.engines.local.fused import FusedForward, unlike_llama
+from longrein.engines.local.library import LibraryForward
+from longrein.engines.local.proof import Trial, disagreement
 from longrein.errors import EngineError
-from longrein.types import I32
+
+_LOG = logging.getLogger(__name__)
+_LENGTH_DEPENDENT_ROPES = ("longrope", "dynamic")
+_PROVABLE_CONTEXT = 16
 
 
 class LocalModel:
-    """A model with its KV rows. Not thread-safe.
+    """A model and how its passes are computed. Not thread-safe.
 
     Raises:
         EngineError: a model whose attention this engine does not compute exactly.
@@ -30,43 +34,28 @@ class LocalModel:
         self.context_length = context_length
         self.vocab_size: int = int(model.get_input_embeddings().weight.shape[0])
         _refuse_other_attention(model.config, context_length)
-        parameters = inspect.signature(model.forward).parameters
-        if "position_ids" not in parameters:
-            raise EngineError(f"{type(model).__name__} takes no position_ids; the embedded engine needs them")
-        self._model = model
-        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
-        self._dtype: torch.dtype = model.dtype
-        self.rows = RowCache(self._layer_shapes(), self._dtype)
+        library = LibraryForward(model)
+        self.layout = library.layout
+        self.forward: Forward = _fastest(model, library, context_length)
 
-    def prefill(self, row: int, token_ids: I32, start: int) -> None:
-        """Compute the KV of a row's tokens ``start..``; needs no logits, so the head is skipped."""
-        positions = torch.arange(start, start + token_ids.size).unsqueeze(0)
-        self._forward(self._model.base_model, row, _int64(token_ids).unsqueeze(0), positions)
+    def refresh(self) -> None:
+        """The module's weights have changed in place: compute with them from now on."""
+        self.forward.refresh()
 
-    def decode(self, token_ids: I32, positions: NDArray[np.int64]) -> torch.Tensor:
-        """Feed one token to each of the first ``n`` rows; returns next-token logits, float32 ``[n, vocab]``."""
-        outputs = self._forward(self._model, 0, _int64(token_ids).unsqueeze(1), torch.as_tensor(positions).unsqueeze(1))
-        return outputs.logits[:, -1].float()
 
-    def _forward(self, module: Any, first_row: int, token_ids: torch.Tensor, positions: torch.Tensor) -> Any:
-        length = int(positions.max()) + 1
-        self.rows.open(first_row, positions, length)
-        visible = torch.arange(length) <= positions.unsqueeze(-1)
-        hidden = torch.finfo(self._dtype).min
-        mask = torch.zeros(visible.shape, dtype=self._dtype).masked_fill_(~visible, hidden).unsqueeze(1)
-        return module(
-            input_ids=token_ids,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=True,
-            **{self._cache_name: self.rows},
-        )
-
-    @torch.inference_mode()
-    def _layer_shapes(self) -> tuple[LayerShape, ...]:
-        probe = DynamicCache()
-        self._model(input_ids=torch.zeros(1, 1, dtype=torch.int64), use_cache=True, **{self._cache_name: probe})
-        return tuple(_layer_shape(layer) for layer in probe.layers)
+def _fastest(model: Any, library: LibraryForward, context_length: int) -> Forward:
+    """The fused pass if this model has one and it agrees with the library on a random text."""
+    reason = unlike_llama(model)
+    if context_length < _PROVABLE_CONTEXT:
+        reason = f"a context of {context_length} tokens is too short to prove a faster pass"
+    if not reason:
+        fused = FusedForward(model, context_length)
+        vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        reason = disagreement(fused, library, Trial(library.layout, vocabulary, context_length))
+        if not reason:
+            return fused
+    _LOG.warning("%s is computed by transformers' own forward, slower: %s", type(model).__name__, reason)
+    return library
 
 
 def load_model(config: LocalEngineConfig) -> LocalModel:
@@ -74,11 +63,18 @@ def load_model(config: LocalEngineConfig) -> LocalModel:
 
     Raises:
         EngineError: the model has no limit of its own and none is configured, or the configured one is larger;
-            or attention of another kind.
+            attention of another kind; or weights that lack a tensor.
         OSError, ValueError: from ``transformers``, for a folder that holds no causal LM.
     """
     torch.set_num_threads(config.threads)
-    model: Any = cast(Any, AutoModelForCausalLM).from_pretrained(config.model, dtype=getattr(torch, config.dtype))
+    model, info = cast(Any, AutoModelForCausalLM).from_pretrained(
+        config.model, dtype=getattr(torch, config.dtype), output_loading_info=True
+    )
+    if missing := sorted(info["missing_keys"]):
+        raise EngineError(
+            f"the weights in {config.model} lack {missing[0]} (of {len(missing)} tensors), which would be random; "
+            "config.json and weights are not of one model, or a file is incomplete"
+        )
     tokenizer: Any = cast(Any, AutoTokenizer).from_pretrained(config.model)
     return LocalModel(model, tokenizer, _context_length(config, model.config))
 
@@ -98,20 +94,33 @@ def _refuse_other_attention(model_config: Any, context_length: int) -> None:
     window: int | None = getattr(model_config, "sliding_window", None)
     if kinds - {"full_attention", "sliding_attention"}:
         raise EngineError(f"the embedded engine cannot run {model_config.model_type}: it has layers of {sorted(kinds)}")
+    if getattr(model_config, "alibi", False):
+        raise EngineError(f"the embedded engine cannot run {model_config.model_type}: it has alibi positions")
     slides = "sliding_attention" in kinds or not getattr(model_config, "layer_types", None)
     if slides and window is not None and window < context_length:
         raise EngineError(
             f"{model_config.model_type} attends over a sliding window of {window} tokens; "
             f"set context_length to at most that (it is {context_length})"
         )
+    for what, limit in _limits_of_positions(model_config).items():
+        if limit < context_length:
+            raise EngineError(
+                f"{model_config.model_type} has {what}, which this engine computes exactly within {limit} tokens only; "
+                f"set context_length to at most that (it is {context_length})"
+            )
 
 
-def _layer_shape(layer: Any) -> LayerShape:
-    keys, values = layer.keys, layer.values
-    return LayerShape(
-        key_heads=keys.shape[1], key_size=keys.shape[3], value_heads=values.shape[1], value_size=values.shape[3]
-    )
-
-
-def _int64(token_ids: I32) -> torch.Tensor:
-    return torch.as_tensor(token_ids.astype(np.int64))
+def _limits_of_positions(model_config: Any) -> dict[str, int]:
+    """What depends on how much is fed at once, though prompts come here in pieces -> up to which length it does not."""
+    limits: dict[str, int] = {}
+    rope: dict[str, Any] = getattr(model_config, "rope_parameters", None) or {}
+    by_layer = [cast("dict[str, Any]", part) for part in rope.values() if isinstance(part, dict)]
+    for kind in (rope, *by_layer):
+        if kind.get("rope_type") in _LENGTH_DEPENDENT_ROPES:
+            original = kind.get("original_max_position_embeddings") or getattr(
+                model_config, "original_max_position_embeddings", model_config.max_position_embeddings
+            )
+            limits[f"rotary positions of type {kind['rope_type']}"] = int(original)
+    if "local" in getattr(model_config, "attention_layers", ()):
+        limits["a local attention that counts from the keys"] = int(model_config.window_size)
+    return limits

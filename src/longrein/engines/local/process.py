@@ -10,13 +10,13 @@ from typing import Self
 
 from longrein.engines.base import EngineInfo
 from longrein.engines.local import wire
+from longrein.engines.local.adapters import AdaptableWeights
 from longrein.engines.local.child import EngineChild
 from longrein.engines.local.client import LocalEngineSpec
 from longrein.engines.local.config import LocalEngineConfig
-from longrein.engines.local.weights import SharedWeights
 from longrein.errors import EngineError
 
-_SWAP_TIMEOUT_S = 300.0
+_COMMAND_TIMEOUT_S = 300.0
 
 
 class _Running:
@@ -25,13 +25,14 @@ class _Running:
     def __init__(self, child: EngineChild, ready: wire.Ready) -> None:
         self.child = child
         self.info = ready.info
-        self.weights = SharedWeights(ready.manifest, child.weights_fd, self._publish)
+        self.weights = AdaptableWeights(ready.manifest, child.weights_fd, self.command)
         self._lock = threading.Lock()
 
-    def _publish(self, policy_version: int) -> None:
+    def command(self, frame: wire.FromOwner) -> None:
+        """Have the engine carry something out, from any thread."""
         with self._lock:
-            self.child.tell(wire.Swap(policy_version=policy_version))
-            self.child.hear(_SWAP_TIMEOUT_S)
+            self.child.tell(frame)
+            self.child.hear(_COMMAND_TIMEOUT_S)
 
 
 class LocalEngineProcess:
@@ -87,9 +88,27 @@ class LocalEngineProcess:
         return LocalEngineSpec(socket_path=self._started().child.socket_path, model=self._config.model)
 
     @property
-    def weights(self) -> SharedWeights:
-        """Where new weights go. Raises :class:`EngineError` before the start."""
+    def weights(self) -> AdaptableWeights:
+        """Where new weights and adapters go. Raises :class:`EngineError` before the start."""
         return self._started().weights
+
+    def pause(self) -> None:
+        """Have the engine compute nothing until :meth:`resume`: requests wait where they are, weights can change.
+
+        This and the next two work from any thread and return once it is so.
+
+        Raises:
+            EngineError: before the start, or the engine is gone.
+        """
+        self._started().command(wire.Pause())
+
+    def resume(self) -> None:
+        """Go on computing. Raises :class:`EngineError` before the start, or when the engine is gone."""
+        self._started().command(wire.Resume())
+
+    def clear_cache(self) -> None:
+        """Free the KV of all that does not run. Raises :class:`EngineError` as :meth:`pause` does."""
+        self._started().command(wire.ClearCache())
 
     def _started(self) -> _Running:
         if self._running is None:

@@ -1,11 +1,11 @@
-"""Continuous batching: requests join and leave between decode steps.
+"""Continuous batching: requests join and leave between forward passes.
 
-Rows ``0..n-1`` of the KV decode together. At most one request at a time is being prefilled, in row ``n``, in
-pieces, so that a long prompt does not hold up the others for long. A request starts from the longest prefix whose
-KV is known: of its own conversation, of another one, or of a running one (a group's siblings share their prompt).
+A pass decodes one token for each running row and prefills pieces of the prompts that wait, within a budget, so that a
+long one does not hold up the others for long. A request starts from the longest prefix whose KV is known: of its own
+conversation, or in blocks that it shares with others (:mod:`.prefix`).
 
-All KV carries the *epoch* it was computed in. Only KV of the present epoch is reused. With ``recompute`` each
-change of weights starts a new epoch; with ``reuse`` there is only one.
+A row carries the *epoch* its KV was computed in, and only KV of the present one is kept for later. With ``recompute``
+each change of weights starts a new epoch; with ``keep`` there is only one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ import torch
 from longrein.engines.local import wire
 from longrein.engines.local.admission import admit
 from longrein.engines.local.config import LocalEngineConfig
+from longrein.engines.local.forward import DecodeRows
+from longrein.engines.local.kv import KvMemory, Slabs, capacity_for, copy_row
 from longrein.engines.local.model import LocalModel
-from longrein.engines.local.prefix import Parked, PrefixStore, common_prefix
+from longrein.engines.local.prefill import Prefill
+from longrein.engines.local.prefix import BLOCK_TOKENS, Chunk, Conversation, PrefixStore, Span, shared_tokens
+from longrein.engines.local.reports import Report, Reports
 from longrein.engines.local.row import Job, Row, Ticket
 from longrein.engines.local.sample import sample
 from longrein.engines.local.stops import StopRule
 
-PREFILL_TOKENS_PER_STEP = 512
+PREFILL_TOKENS_BESIDE_DECODING = 128
+PREFILL_TOKENS_ALONE = 512
+MOST_PREFILLING = 8
+"""Prompts in progress at once: a group's siblings. More would only hold memory."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,15 +52,32 @@ class Scheduler:
         self._epoch = 0
         self._seeds = np.random.SeedSequence(config.seed)
         self._waiting: deque[Job] = deque()
-        self._joining: Row | None = None
+        self._store = PrefixStore(config.cache_tokens)
+        self._kv = KvMemory(model.layout, config.batch_tokens)
+        self._prefill = Prefill(self._kv, self._store)
+        self._slabs = Slabs(self._kv)
         self._rows: list[Row] = []
-        self._parked = PrefixStore(config.cache_tokens)
         self._answers: list[Answer] = []
+        self._reports = Reports()
 
     @property
     def idle(self) -> bool:
         """Nothing to compute."""
-        return not self._rows and self._joining is None and not self._waiting
+        return not self._rows and not self._prefill.rows and not self._waiting
+
+    @property
+    def begun(self) -> int:
+        """Requests that have a row: the ones that decode and the ones whose prompt is being prefilled."""
+        return len(self._rows) + len(self._prefill.rows)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens for whose KV the batch has memory; what the prefix cache keeps is not counted."""
+        return self._kv.tokens
+
+    def watch(self, ticket: Ticket) -> None:
+        """Report the tokens of a request that is about to come."""
+        self._reports.watch(ticket)
 
     def submit(self, ticket: Ticket, request: wire.Generate) -> None:
         """Queue a request, or answer it with a refusal."""
@@ -63,158 +87,170 @@ class Scheduler:
         else:
             self._answers.append(Answer(ticket=ticket, reply=job))
 
+    @torch.inference_mode()
     def cancel(self, ticket: Ticket) -> None:
         """Drop a request; its row is free after the next step. Unknown tickets are ignored."""
+        self._reports.end(ticket)
         self._waiting = deque(job for job in self._waiting if job.ticket != ticket)
-        if self._joining is not None and self._joining.job.ticket == ticket:
-            self._joining = None
+        for row in [row for row in self._prefill.rows if row.job.ticket == ticket]:
+            self._prefill.drop(row)
         for row in self._rows:
             if row.job.ticket == ticket:
                 row.finished = True
 
     def disconnect(self, connection: int) -> None:
         """Drop all requests of a connection."""
-        running = [row.job for row in self._rows]
-        joining = [self._joining.job] if self._joining is not None else []
-        for job in [*self._waiting, *joining, *running]:
+        begun = [row.job for row in (*self._prefill.rows, *self._rows)]
+        for job in [*self._waiting, *begun]:
             if job.ticket.connection == connection:
                 self.cancel(job.ticket)
 
     def forget(self, conversation_id: str) -> None:
         """Free the KV of a conversation, that of a running request when it ends."""
-        self._parked.forget(conversation_id)
-        for row in self._rows:
+        self._store.forget(conversation_id)
+        for row in (*self._prefill.rows, *self._rows):
             row.forgotten = row.forgotten or row.job.conversation_id == conversation_id
 
+    def clear_cache(self) -> None:
+        """Free the KV of all that does not run. Running requests go on with what they have."""
+        self._store.clear()
+
+    @torch.inference_mode()
     def swap(self, policy_version: int) -> None:
         """The model's weights have just changed. Running requests go on with the KV they have."""
+        self._model.refresh()
         self._policy_version = policy_version
-        if self._config.stale_cache == "reuse":
-            return
-        self._epoch += 1
-        self._parked.clear()
-        if self._joining is not None:
-            # It has sampled nothing yet: start over, so that all of it is of the new weights.
-            self._joining.cached = 0
-            self._joining.epoch = self._epoch
+        if self._config.stale_cache == "recompute":
+            self._epoch += 1
+            self._store.clear()
+        self._store.drop_blocks()
+        # These have sampled nothing yet: they start over, so that all of them is of the new weights.
+        for row in self._prefill.rows:
+            row.restart(self._epoch, policy_version)
+            self._prefill.resume(row)
+
+    def take_reports(self) -> list[Report]:
+        """Tokens that the last step sampled for the watched requests."""
+        return self._reports.take(self._policy_version)
 
     def take_answers(self) -> list[Answer]:
         """Replies since the last call."""
         answers, self._answers = self._answers, []
+        for answer in answers:
+            self._reports.end(answer.ticket)
         return answers
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Prefill what waits, within a budget, then sample one token for every running request."""
-        budget = PREFILL_TOKENS_PER_STEP
-        while budget > 0 and self._start_next():
-            budget -= self._prefill(budget)
+        """One pass: prefill what waits, within a budget, and sample one token for every running request."""
+        # What ended is completed by itself if nothing else runs: whether the next request is here already must not
+        # decide the shape of the pass, hence the last bits of what it computes.
+        if not self._rows or any(not row.finished for row in self._rows):
+            while self._start_next():
+                pass
+            pieces = self._prefill.pieces(self._prefill_budget())
+            self._join()
+        else:
+            pieces = []
+        if not self._rows and not pieces:
+            return
+        logits = self._model.forward.run(self._decodes(), [item.piece for item in pieces])
+        self._prefill.computed(pieces)
         if self._rows:
-            self._decode()
+            self._decoded(logits)
+
+    def _prefill_budget(self) -> int:
+        if self.begun == 1:
+            # Alone, a prompt is computed block by block: the same bits, whatever was cached.
+            return BLOCK_TOKENS
+        return PREFILL_TOKENS_BESIDE_DECODING if self._rows else PREFILL_TOKENS_ALONE
 
     def _start_next(self) -> bool:
-        """Whether there is a row to prefill, the one begun before or the next request's."""
-        if self._joining is not None:
-            return True
-        if len(self._rows) >= self._config.max_batch:
-            return False
+        """Whether a waiting request got a row."""
         # A conversation's next turn waits the one step in which its last token gets its KV.
         ending = {row.job.conversation_id for row in self._rows if row.finished}
         job = next((job for job in self._waiting if job.conversation_id not in ending), None)
-        if job is None:
+        if job is None or not self._has_room(job):
             return False
         self._waiting.remove(job)
-        self._joining = self._new_row(job)
-        return True
-
-    def _new_row(self, job: Job) -> Row:
         seed = job.sampling.seed
         rng = np.random.default_rng(seed if seed is not None else self._seeds.spawn(1)[0])
-        row = Row(job, StopRule(job.sampling, self._model.tokenizer), rng, self._epoch)
-        index = len(self._rows)
-        self._model.rows.reserve(index + 1, row.size)
-        row.cached = self._load_prefix(index, row)
-        return row
+        row = Row(
+            job, StopRule(job.sampling, self._model.tokenizer), rng, self._prefill.slabs.take(job.prompt_ids.size)
+        )
+        row.restart(self._epoch, self._policy_version)
+        self._prefill.begin(row)
+        return True
 
-    def _load_prefix(self, index: int, row: Row) -> int:
-        """Copy the longest known prefix into row ``index``; returns its length. The last token is always computed."""
-        prompt = row.job.prompt_ids[:-1]
-        parked = max(self._parked, key=lambda entry: common_prefix(entry.token_ids, prompt), default=None)
-        parked_length = common_prefix(parked.token_ids, prompt) if parked is not None else 0
-        running_lengths = [
-            common_prefix(other.cached_ids, prompt) if other.epoch == self._epoch else 0 for other in self._rows
-        ]
-        running_length = max(running_lengths, default=0)
-        if parked is not None and parked_length >= max(running_length, 1):
-            self._model.rows.load(index, parked.kv, parked_length)
-            self._parked.touch(parked)
-            return parked_length
-        if running_length:
-            self._model.rows.copy(running_lengths.index(running_length), index, running_length)
-        return running_length
+    def _has_room(self, job: Job) -> bool:
+        begun = [row.job for row in (*self._prefill.rows, *self._rows)]
+        tokens = sum(capacity_for(one.most_tokens) for one in (*begun, job))
+        fits = len(begun) < self._config.max_batch and tokens <= self._config.batch_tokens
+        return not begun or (fits and len(self._prefill.rows) < MOST_PREFILLING)
 
-    def _prefill(self, budget: int) -> int:
-        """Compute up to ``budget`` tokens of the joining row; returns how many. Complete but for one, it joins."""
-        row = self._joining
-        assert row is not None
-        last = row.job.prompt_ids.size - 1
-        piece = row.token_ids[row.cached : min(last, row.cached + budget)]
-        if piece.size:
-            self._model.prefill(len(self._rows), piece, row.cached)
-        row.cached += piece.size
-        row.prefill_tokens += piece.size
-        if row.cached == last:
-            row.prefill_tokens += 1
+    def _join(self) -> None:
+        """Rows whose prompt has its KV decode from now on, in slabs with their like."""
+        for row in self._prefill.take_complete():
+            staged = row.place
+            row.place = self._slabs.take(row.size)
+            copy_row(staged, row.place)
+            row.place.clear_rest()
+            staged.slab.remove(staged)
             self._rows.append(row)
-            self._joining = None
-        return piece.size
 
-    def _decode(self) -> None:
-        positions = np.array([row.cached for row in self._rows], dtype=np.int64)
-        token_ids = np.array([row.token_ids[-1] for row in self._rows], dtype=np.int32)
-        self._model.rows.reserve(len(self._rows), int(positions.max()) + 1)
-        logits = self._model.decode(token_ids, positions)
+    def _decodes(self) -> list[DecodeRows]:
+        """The running rows slab by slab; ``self._rows`` takes that order."""
         for row in self._rows:
+            self._slabs.grow(row.place, row.cached + 1)
+        self._rows.sort(key=lambda row: (row.place.slab.capacity, row.place.index))
+        decodes: list[DecodeRows] = []
+        for slab in dict.fromkeys(row.place.slab for row in self._rows):
+            rows = [row for row in self._rows if row.place.slab is slab]
+            token_ids = np.array([row.token_ids[-1] for row in rows], dtype=np.int32)
+            positions = np.array([row.cached for row in rows], dtype=np.int64)
+            shared = shared_tokens([row.spans for row in rows])
+            decodes.append(DecodeRows(slab=slab, token_ids=token_ids, positions=positions, shared_tokens=shared))
+        return decodes
+
+    def _decoded(self, logits: torch.Tensor) -> None:
+        for row in self._rows:
+            if row.cached == row.prefill_end:
+                row.prefill_tokens += 1
             row.cached += 1
+            row.place.used = row.cached
+        for index, row in enumerate(self._rows):
+            # Its last token's KV is as little worth as its logits, though nothing is sampled from them.
+            if row.finished and not logits[index].isfinite().all():
+                _empty(row)
         live = [index for index, row in enumerate(self._rows) if not row.finished]
         if live:
-            self._sample(logits if len(live) == len(self._rows) else logits[live], live)
-        for index in reversed(range(len(self._rows))):
-            row = self._rows[index]
-            if row.finished and (row.cached == row.size or not self._worth_parking(row)):
-                self._leave(index)
+            self._sample(
+                logits if len(live) == len(self._rows) else logits[live], [self._rows[index] for index in live]
+            )
+        gone = [row for row in self._rows if row.finished and (row.cached == row.size or not self._worth_keeping(row))]
+        for row in gone:
+            self._leave(row)
 
-    def _sample(self, logits: torch.Tensor, live: list[int]) -> None:
-        rows = [self._rows[index] for index in live]
+    def _sample(self, logits: torch.Tensor, rows: list[Row]) -> None:
         uniforms = np.array([row.draw() for row in rows], dtype=np.float32)
         sampled = sample(logits, [row.job.sampling for row in rows], uniforms)
-        for index, row, token_id, logprob in zip(
-            live, rows, sampled.token_ids.tolist(), sampled.logprobs.tolist(), strict=True
-        ):
+        for row, token_id, logprob in zip(rows, sampled.token_ids.tolist(), sampled.logprobs.tolist(), strict=True):
             if not np.isfinite(logprob):
-                self._fail(index, row)
+                self._fail(row)
                 continue
             reason = row.append(token_id, logprob, self._policy_version)
+            self._reports.add(row.job.ticket, token_id, logprob)
             if reason is not None:
                 row.finished = True
-                self._answers.append(
-                    Answer(
-                        ticket=row.job.ticket,
-                        reply=wire.Done(
-                            call=row.job.ticket.call,
-                            token_ids=row.completion_ids.tobytes(),
-                            logprobs=row.logprobs.tobytes(),
-                            finish_reason=reason,
-                            min_policy_version=row.min_policy_version,
-                            max_policy_version=row.max_policy_version,
-                            prefill_tokens=row.prefill_tokens,
-                        ),
-                    )
-                )
+                self._answers.append(Answer(ticket=row.job.ticket, reply=row.done(reason)))
 
-    def _fail(self, index: int, row: Row) -> None:
-        row.finished = row.forgotten = True
-        self._model.rows.clear(index)
+    def _fail(self, row: Row) -> None:
+        row.finished = True
+        _empty(row)
+        # What such weights computed may have been shared already, or lie where a row that moved has its rest.
+        self._store.clear()
+        for other in self._rows:
+            other.place.clear_rest()
         message = (
             f"the model's logits are not finite (policy version {self._policy_version}); have its weights diverged?"
         )
@@ -222,18 +258,27 @@ class Scheduler:
             Answer(ticket=row.job.ticket, reply=wire.Failed(call=row.job.ticket.call, message=message))
         )
 
-    def _worth_parking(self, row: Row) -> bool:
+    def _worth_keeping(self, row: Row) -> bool:
         return row.epoch == self._epoch and not row.forgotten and row.size <= self._config.cache_tokens
 
-    def _leave(self, index: int) -> None:
-        row = self._rows[index]
-        if self._worth_parking(row):
-            kv = self._model.rows.save(index, row.cached)
-            self._parked.put(Parked(conversation_id=row.job.conversation_id, token_ids=row.cached_ids.copy(), kv=kv))
-        last = len(self._rows) - 1
-        if index != last:
-            self._model.rows.copy(last, index, self._rows[last].cached)
-            self._rows[index] = self._rows[last]
-        self._rows.pop()
-        if self._joining is not None:
-            self._model.rows.copy(last + 1, last, self._joining.cached)
+    def _leave(self, row: Row) -> None:
+        if self._worth_keeping(row):
+            own = Chunk(row.place.save(row.kept_tokens, row.cached), row.cached - row.kept_tokens)
+            self._store.put(
+                Conversation(
+                    conversation_id=row.job.conversation_id,
+                    token_ids=row.cached_ids.copy(),
+                    spans=(*row.spans, Span(chunk=own, length=own.size)),
+                    block_tokens=row.block_tokens,
+                    policy_version=row.kv_version,
+                )
+            )
+        row.place.slab.remove(row.place)
+        self._rows.remove(row)
+
+
+def _empty(row: Row) -> None:
+    """Nothing of it is kept, nor left where another row will move to: zero times NaN is NaN."""
+    row.forgotten = True
+    row.place.used = 0
+    row.place.clear_rest()

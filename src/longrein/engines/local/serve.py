@@ -12,15 +12,18 @@ import time
 from pathlib import Path
 
 import msgspec
+import torch
 
 from longrein.engines.base import EngineInfo
 from longrein.engines.local import wire
+from longrein.engines.local.adapted import AdaptedModule
 from longrein.engines.local.boot import Boot
+from longrein.engines.local.cores import ThreadCount
 from longrein.engines.local.mailbox import Closed, Letter, Mailbox, Opened
 from longrein.engines.local.model import load_model
 from longrein.engines.local.row import Ticket
 from longrein.engines.local.scheduler import Scheduler
-from longrein.engines.local.weights import load_block, make_manifest, map_block
+from longrein.engines.local.weights import make_manifest
 
 _PARENT_CHECK_S = 0.5
 
@@ -31,8 +34,9 @@ class Server:
     def __init__(self, boot: Boot) -> None:
         self._model = load_model(boot.config)
         manifest = make_manifest(self._model.module)
-        self._block = map_block(manifest, boot.weights_fd)
+        self._weights = AdaptedModule(self._model.module, manifest, boot.weights_fd)
         self._scheduler = Scheduler(self._model, boot.config)
+        self._threads = ThreadCount(boot.config.threads)
         self._info = EngineInfo(
             model=boot.config.model, context_length=self._model.context_length, vocab_size=self._model.vocab_size
         )
@@ -41,21 +45,34 @@ class Server:
         listener.listen()
         self._mailbox: Mailbox[wire.Request] = Mailbox(listener, msgspec.msgpack.Decoder(wire.Request))
         self._owner = socket.socket(fileno=boot.owner_fd)
-        self._owner_decoder = msgspec.msgpack.Decoder(wire.Swap)
+        self._owner_decoder = msgspec.msgpack.Decoder(wire.FromOwner)
+        self._paused = False
         self._mailbox.watch(self._owner)
         self._owner.sendall(wire.pack(wire.Ready(info=self._info, manifest=manifest)))
 
     def run(self) -> None:
         """Until the owner closes its end."""
         while True:
-            for letter in self._mailbox.poll(None if self._scheduler.idle else 0):
+            for letter in self._mailbox.poll(0 if self._busy else None):
                 self._read(letter)
             if not self._obey_owner():
                 return
-            if not self._scheduler.idle:
+            if self._busy:
+                self._take_threads(self._threads.look())
                 self._scheduler.step()
+            for report in self._scheduler.take_reports():
+                self._mailbox.send(report.connection, report.frame)
             for answer in self._scheduler.take_answers():
                 self._mailbox.send(answer.ticket.connection, answer.reply)
+
+    @staticmethod
+    def _take_threads(count: int) -> None:
+        if count != torch.get_num_threads():
+            torch.set_num_threads(count)
+
+    @property
+    def _busy(self) -> bool:
+        return not self._paused and not self._scheduler.idle
 
     def _read(self, letter: Letter[wire.Request | Opened | Closed]) -> None:
         match letter.frame:
@@ -65,23 +82,34 @@ class Server:
                 self._scheduler.disconnect(letter.connection)
             case wire.Generate() as request:
                 self._scheduler.submit(Ticket(connection=letter.connection, call=request.call), request)
+            case wire.Watch(call=call):
+                self._scheduler.watch(Ticket(connection=letter.connection, call=call))
             case wire.Cancel(call=call):
                 self._scheduler.cancel(Ticket(connection=letter.connection, call=call))
             case wire.Forget(conversation_id=conversation_id):
                 self._scheduler.forget(conversation_id)
 
     def _obey_owner(self) -> bool:
-        """Take new weights if there are any; False when the owner is gone."""
+        """Carry out the owner's command if there is one; False when the owner is gone."""
         try:
             if not self._owner.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 return False
         except BlockingIOError:
             return True
-        swap = wire.receive(self._owner, self._owner_decoder)
-        load_block(self._model.module, self._block)
-        self._scheduler.swap(swap.policy_version)
-        self._owner.sendall(wire.pack(wire.Swapped(policy_version=swap.policy_version)))
+        self._owner.sendall(wire.pack(self._obey(wire.receive(self._owner, self._owner_decoder))))
         return True
+
+    def _obey(self, command: wire.FromOwner) -> wire.ToOwner:
+        match command:
+            case wire.Swap() | wire.SwapAdapter():
+                self._weights.take(command)
+                self._scheduler.swap(command.policy_version)
+                return wire.Swapped(policy_version=command.policy_version)
+            case wire.Pause() | wire.Resume():
+                self._paused = isinstance(command, wire.Pause)
+            case wire.ClearCache():
+                self._scheduler.clear_cache()
+        return wire.Obeyed()
 
 
 def main() -> None:

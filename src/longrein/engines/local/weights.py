@@ -37,12 +37,21 @@ class SharedWeights:
             EngineError: other names or shapes, an older version than the engine's (in both cases nothing
                 was changed), or an engine that is gone.
         """
+        self._refuse_old(policy_version)
+        self._send(self._checked(tensors), policy_version)
+
+    def _refuse_old(self, policy_version: int) -> None:
         if policy_version < self._policy_version:
             raise EngineError(
                 f"policy version {policy_version} is older than the engine's {self._policy_version}; versions only grow"
             )
+
+    def _checked(self, tensors: object) -> dict[str, torch.Tensor]:
         named = self._named(cast(Mapping[str, torch.Tensor], tensors))
         self._refuse_other_shapes(named)
+        return named
+
+    def _send(self, named: Mapping[str, torch.Tensor], policy_version: int) -> None:
         with torch.no_grad():
             for name, tensor in named.items():
                 self._block[name].copy_(tensor)
@@ -57,7 +66,7 @@ class SharedWeights:
         if unknown or missing:
             raise EngineError(
                 "these weights are not of the engine's model: "
-                f"{_show('unknown', unknown)}{_show('missing', missing)}pass the parameters and saved buffers "
+                f"{show('unknown', unknown)}{show('missing', missing)}pass the parameters and saved buffers "
                 "of the unwrapped model, as in its state_dict()"
             )
         return named
@@ -84,9 +93,13 @@ def make_manifest(model: torch.nn.Module) -> Manifest:
             continue
         dtype = str(tensor.dtype).removeprefix("torch.")
         tensors[name] = TensorPlace(shape=tuple(tensor.shape), dtype=dtype, offset=offset)
-        size = tensor.numel() * tensor.element_size()
-        offset += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        offset += aligned(tensor.numel() * tensor.element_size())
     return Manifest(tensors=tensors, aliases=aliases, size_bytes=offset)
+
+
+def aligned(size_bytes: int) -> int:
+    """Rounded up to whole cache lines."""
+    return -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 def map_block(manifest: Manifest, file_descriptor: int) -> dict[str, torch.Tensor]:
@@ -102,6 +115,14 @@ def load_block(model: torch.nn.Module, block: Mapping[str, torch.Tensor]) -> Non
         for name, tensor in _named_tensors(model):
             if name in block:  # a tied one is there under its first name
                 tensor.copy_(block[name])
+
+
+def save_block(model: torch.nn.Module, block: Mapping[str, torch.Tensor]) -> None:
+    """Copy a model's parameters and saved buffers into the shared block."""
+    with torch.no_grad():
+        for name, tensor in _named_tensors(model):
+            if name in block:
+                block[name].copy_(tensor)
 
 
 def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -121,7 +142,8 @@ def _view(memory: mmap.mmap, place: TensorPlace) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=place.offset).reshape(place.shape)
 
 
-def _show(label: str, names: Iterable[str]) -> str:
+def show(label: str, names: Iterable[str]) -> str:
+    """Some of the names, for a message; nothing if there are none."""
     ordered = sorted(names)
     if not ordered:
         return ""

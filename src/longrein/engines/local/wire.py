@@ -27,6 +27,12 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     sampling: Sampling
 
 
+class Watch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Send :class:`Sampled` for this call, which comes next."""
+
+    call: int
+
+
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Nobody waits for this call any more."""
 
@@ -42,6 +48,36 @@ class Forget(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Swap(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The shared block holds the weights of this policy version: take them."""
 
+    policy_version: int
+
+
+class SwapAdapter(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The shared block holds, behind the weights, the adapter of this policy version: take it."""
+
+    policy_version: int
+    manifest: Manifest
+    scalings: dict[str, float]
+    """By the name of the weight that is adapted."""
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Compute nothing until :class:`Resume`; requests and weights are taken all the same."""
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Go on computing."""
+
+
+class ClearCache(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Forget the KV of all that does not run."""
+
+
+class Sampled(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What one step sampled for the watched calls of a connection: one token each."""
+
+    calls: tuple[int, ...]
+    token_ids: bytes
+    logprobs: bytes
     policy_version: int
 
 
@@ -97,10 +133,16 @@ class Swapped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     policy_version: int
 
 
-Request = Generate | Cancel | Forget
+class Obeyed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The owner's last command is carried out."""
+
+
+NewWeights = Swap | SwapAdapter
+FromOwner = NewWeights | Pause | Resume | ClearCache
+Request = Generate | Watch | Cancel | Forget
 Reply = Done | RefusedRequest | RefusedContext | Failed
-ToClient = Hello | Reply
-ToOwner = Ready | Swapped
+ToClient = Hello | Sampled | Reply
+ToOwner = Ready | Swapped | Obeyed
 
 _ENCODER = msgspec.msgpack.Encoder()
 

@@ -1,8 +1,9 @@
-"""What a family of procedural tasks is, and the hidden test that all of them share."""
+"""What a family of procedural tasks is."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -12,14 +13,17 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """One drawn task, before it has an id and a split."""
 
     secret: str
-    """What the agent cannot know before it looks. Train and test tasks of a family never share one."""
+    """What makes this task another than its siblings: what the agent cannot know before it looks, or the very
+    specification. Train and test tasks of a family never share one."""
     prompt: str
-    files: dict[str, str]
-    """Relative path in the work directory -> content."""
+    files: Mapping[str, str | bytes]
+    """Relative path in the work directory -> content; text is written as UTF-8."""
     oracle: tuple[str, ...]
     """Shell commands that solve it, one a turn."""
-    check: str
-    """A POSIX shell condition, run in the work directory the agent left; true if it solved the task."""
+    tests: Mapping[str, bytes]
+    """The hidden test: relative path under ``/tests`` -> content; ``test.sh`` among them."""
+    trivial: Mapping[str, tuple[str, ...]] = {}
+    """Answers that must score 0, by name: shell commands of somebody who did not do the work."""
 
 
 class Family(Protocol):
@@ -30,16 +34,16 @@ class Family(Protocol):
         """The name used in run files."""
         ...
 
-    def draw(self, rng: random.Random) -> Draft:
-        """One task. The same state of ``rng`` gives the same task."""
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The difficulties it can be drawn at, the easiest first, from 1 on."""
         ...
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Programs that the agent's and the verifier's sandbox must have, beside bash and coreutils."""
+        ...
 
-def test_script(check: str) -> bytes:
-    """A ``tests/test.sh`` that grades by a condition: POSIX shell and coreutils only, full marks or none."""
-    return (
-        "#!/bin/sh\n"
-        'logs="${SANDBOX_ROOT:-}/logs/verifier"\n'
-        'mkdir -p "$logs" || exit 1\n'
-        f'if {check}; then echo 1 > "$logs/reward.txt"; else echo 0 > "$logs/reward.txt"; fi\n'
-    ).encode()
+    def draw(self, rng: random.Random, level: int) -> Draft:
+        """One task of a level of :attr:`levels`. The same state of ``rng`` gives the same task."""
+        ...

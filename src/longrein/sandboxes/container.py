@@ -1,0 +1,255 @@
+"""Sandboxes as containers of docker or podman, through the ordinary client: the programs of an image, no network."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import resource
+import shlex
+from pathlib import Path
+
+from longrein.errors import SandboxError
+from longrein.sandboxes.base import ExecResult, SandboxLimits, SandboxSpec, WorkFile, WorkTree
+from longrein.sandboxes.bwrap_options import HOME, TMP, WORKDIR, base_environment, check_mounts
+from longrein.sandboxes.container_client import ContainerClient, reap_once
+from longrein.sandboxes.container_process import ContainerCommand, ContainerProcess
+from longrein.sandboxes.disk import DiskWatch
+from longrein.sandboxes.identity import new_owner
+from longrein.sandboxes.layout import Layout, remove_tree
+from longrein.sandboxes.leftovers import reap_leftovers
+from longrein.sandboxes.owner import own_name
+from longrein.sandboxes.relay import LoopbackRelay
+from longrein.sandboxes.session_root import session_root
+from longrein.sandboxes.tree import Owner
+
+_ENVIRONMENT = "/.longrein-environment"
+# A shell is the first process: it reaps orphans, and signals to the command mean what they mean elsewhere.
+_PRELUDE = f'. {_ENVIRONMENT}; exec 4>&2 2>/dev/null; (exec "$@") 2>&4 4>&-; exit $?'
+_BACKUP_PROCESSES = 16
+_NETWORK_HOLDER = ("/bin/sh", "-c", "while :; do sleep 3600; done")
+
+
+class ContainerBackend:
+    """Makes sandboxes out of an image. Picklable.
+
+    Files are shared by bind mounts, and the gateway's port by entering the container's network namespace: the engine
+    has to run on this machine, and we have to be root or use podman as ourselves.
+
+    Args:
+        client: ``docker``, ``podman`` or a path.
+        image: what the client calls it; it must hold ``/bin/sh`` and ``sleep``.
+        root: host folder for the sandboxes' private folders; by default one for each user in the system's
+            temporary folder.
+    """
+
+    def __init__(self, client: str, image: str, root: str = "") -> None:
+        self._client = ContainerClient(client)
+        self._image = image
+        self._root = root
+
+    def check(self) -> None:
+        """Raise :class:`~longrein.errors.ConfigError` when no sandbox could be made."""
+        self._client.check(self._image)
+
+    async def create(self, spec: SandboxSpec) -> ContainerSandbox:
+        """Make a sandbox; no command runs in it yet.
+
+        Raises:
+            SandboxError: no place on the disk, a mount that cannot work, or the engine starts no container.
+        """
+        root = session_root(self._root)
+        reap_leftovers(root)
+        reap_once(self._client.program)
+        private = (WORKDIR, HOME, TMP, *spec.folders)
+        check_mounts(spec.readonly_mounts, private)
+        session = root / own_name()
+        owner = new_owner()
+        try:
+            session.mkdir(mode=0o700)
+            layout = Layout.make(session, WORKDIR, private, owner)
+            for path, data in spec.files.items():
+                layout.work.write(path, WorkFile(data=data))
+        except OSError as error:
+            remove_tree(session)
+            raise SandboxError(f"no sandbox could be made in {root}: {error}") from error
+        sandbox = ContainerSandbox(self._client, self._image, layout, owner, spec)
+        try:
+            await sandbox.connect()
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+
+class ContainerSandbox:
+    """Private folders on the host; each command runs in a container of its own over them.
+
+    Commands share files and the loopback network, on which the listed ports are, but no processes.
+    """
+
+    def __init__(self, client: ContainerClient, image: str, layout: Layout, owner: Owner, spec: SandboxSpec) -> None:
+        self._client = client
+        self._image = image
+        self._layout = layout
+        self._owner = owner
+        self._spec = spec
+        self._name = layout.session.name
+        self._numbers = itertools.count()
+        self._relay = LoopbackRelay()
+        self._running: set[ContainerProcess] = set()
+        folders = tuple(tree.path for tree in layout.trees.values())
+        self._disk = DiskWatch(folders, spec.limits.disk_bytes, set)
+        self._watching: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def workdir(self) -> str:
+        """The folder the agent works in, as seen inside."""
+        return WORKDIR
+
+    @property
+    def home(self) -> str:
+        """The private home, as seen inside."""
+        return HOME
+
+    async def connect(self) -> None:
+        """Hold a network namespace in which the listed ports are. Nothing to do where none is listed."""
+        if not self._spec.loopback_ports:
+            return
+        argv = self._client.run_argv(
+            f"{self._name}-net",
+            self._name,
+            ["--detach", "--network", "none", *_walls(self._spec.limits, self._owner)],
+            self._image,
+            _NETWORK_HOLDER,
+        )
+        await self._client.start(argv)
+        state = await self._client.state(f"{self._name}-net")
+        if not state.pid:
+            raise SandboxError(f"the image {self._image!r} cannot run `sleep`; use one with a shell and coreutils")
+        await self._relay.open(state.pid, self._spec.loopback_ports)
+
+    async def exec(
+        self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b"", timeout_s: float
+    ) -> ExecResult:
+        """See :meth:`longrein.sandboxes.base.Sandbox.exec`."""
+        process = await self.start(argv, env=env, stdin=stdin)
+        try:
+            return await process.wait(timeout_s)
+        finally:
+            self._running.discard(process)
+
+    async def start(
+        self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b""
+    ) -> ContainerProcess:
+        """See :meth:`longrein.sandboxes.base.Sandbox.start`."""
+        self._require_open()
+        number = next(self._numbers)
+        environment = self._layout.session / f"environment-{number}"
+        self._write_environment(environment, env or {})
+        name = f"{self._name}-{number}"
+        command = ContainerCommand(
+            client=self._client,
+            name=name,
+            argv=self._client.run_argv(
+                name,
+                self._name,
+                self._options(environment, bool(stdin)),
+                self._image,
+                ("/bin/sh", "-c", _PRELUDE, "sh", *argv),
+            ),
+            environment=environment,
+            stdin=stdin,
+            output_bytes=self._spec.limits.output_bytes,
+            found=lambda: self._disk.findings,
+        )
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._disk.run(self._kill_all))
+        process = ContainerProcess(command)
+        self._running.add(process)
+        try:
+            await process.follow()
+        except asyncio.CancelledError:
+            await process.kill()
+            raise
+        return process
+
+    async def read(self, path: str) -> bytes:
+        """See :meth:`longrein.sandboxes.base.Sandbox.read`."""
+        self._require_open()
+        place = self._layout.locate(path)
+        return place.tree.read(place.path, self._spec.limits.collect_bytes)
+
+    async def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        """See :meth:`longrein.sandboxes.base.Sandbox.write`."""
+        self._require_open()
+        place = self._layout.locate(path)
+        place.tree.write(place.path, WorkFile(data=data, executable=executable))
+
+    async def collect(self) -> WorkTree:
+        """See :meth:`longrein.sandboxes.base.Sandbox.collect`."""
+        self._require_open()
+        return await asyncio.to_thread(self._layout.work.collect, self._spec.limits)
+
+    async def restore(self, tree: WorkTree) -> None:
+        """See :meth:`longrein.sandboxes.base.Sandbox.restore`."""
+        self._require_open()
+        await asyncio.to_thread(self._layout.work.restore, tree)
+
+    async def close(self) -> None:
+        """Kill everything and remove everything. Safe to call twice, and not undone by cancellation."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+        self._relay.close()
+        await self._kill_all()
+        self._running.clear()
+        await self._client.remove_all(self._name)
+        await asyncio.to_thread(remove_tree, self._layout.session)
+
+    async def _kill_all(self) -> None:
+        await asyncio.gather(*[process.kill() for process in self._running])
+
+    def _write_environment(self, path: Path, env: dict[str, str]) -> None:
+        """A file and not the command line, which the whole machine can read: the session's key is in it."""
+        variables = {**base_environment(HOME, TMP), **self._spec.env, **env}
+        if "PATH" not in {**self._spec.env, **env}:
+            del variables["PATH"]  # the image knows better
+        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+        path.touch(mode=0o600)
+        path.write_text("".join(lines))
+        os.chown(path, self._owner.uid, self._owner.gid)
+
+    def _options(self, environment: Path, with_stdin: bool) -> list[str]:
+        shared = f"container:{self._name}-net" if self._spec.loopback_ports else "none"
+        options = ["--network", shared, *_walls(self._spec.limits, self._owner), "--workdir", WORKDIR]
+        options += ["--interactive"] if with_stdin else []
+        options += ["--userns", "keep-id"] if self._client.is_rootless_podman else []
+        binds = [f"{tree.path}:{inside}" for inside, tree in self._layout.trees.items()]
+        binds += [f"{Path(mount.source).resolve()}:{mount.target}:ro" for mount in self._spec.readonly_mounts]
+        binds.append(f"{environment}:{_ENVIRONMENT}:ro")
+        return [*options, *(option for bind in binds for option in ("--volume", bind))]
+
+    def _require_open(self) -> None:
+        if self._closing is not None:
+            raise SandboxError("the sandbox is closed; make a new one")
+
+
+def _walls(limits: SandboxLimits, owner: Owner) -> list[str]:
+    """Options that hold for every container."""
+    options = ["--pull", "never", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+    options += ["--user", f"{owner.uid}:{owner.gid}"]
+    options += ["--memory", str(limits.memory_bytes), "--memory-swap", str(limits.memory_bytes)]
+    options += ["--pids-limit", str(limits.pids), "--cpus", f"{limits.cpus:.3f}"]
+    options += ["--ulimit", f"fsize={limits.disk_bytes}:{limits.disk_bytes}", "--ulimit", "core=0:0"]
+    # The engine's own defaults may be more than we may give.
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    options += ["--ulimit", f"nofile={files}:{files}"] if files != resource.RLIM_INFINITY else []
+    if owner.uid != os.getuid():  # processes are counted for each user, and this one has no others
+        options += ["--ulimit", f"nproc={limits.pids + _BACKUP_PROCESSES}:{limits.pids + _BACKUP_PROCESSES}"]
+    return options

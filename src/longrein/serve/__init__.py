@@ -1,0 +1,1 @@
+"""A model server: vLLM's token routes and the agents' dialects, before one embedded engine."""

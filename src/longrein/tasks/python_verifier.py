@@ -1,0 +1,104 @@
+"""A verifier that is a Python function: it sees what the agent left as data, and runs none of it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from longrein.errors import ConfigError, TaskError
+from longrein.sandboxes.base import SandboxBackend, WorkTree
+from longrein.types import Score, Task
+
+DEFAULT_TIMEOUT_S = 120.0
+
+
+class PythonVerifier(msgspec.Struct, frozen=True, kw_only=True):
+    """Judges by ``function(task, work)``. Satisfies :class:`~longrein.tasks.verifier.Verifier`.
+
+    The function takes a :class:`~longrein.types.Task` and a :class:`~longrein.sandboxes.base.WorkTree` and returns a
+    number; a mapping with ``reward`` and other numbers, which become metrics; a :class:`~longrein.types.Score`; or
+    ``None``, which is unscorable. It may be ``async``; otherwise it runs in a thread, and one that is over its time
+    goes on in the background without being heard.
+    """
+
+    function: str
+    """``module:function`` or ``file.py:function``."""
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+    def check(self, task: Task) -> None:
+        """Raise :class:`~longrein.errors.TaskError` if the function cannot be had."""
+        try:
+            load_function(self.function)
+        except ConfigError as error:
+            raise TaskError(str(error)) from error
+
+    async def verify(self, task: Task, work: WorkTree, backend: SandboxBackend) -> Score:
+        """The function's verdict; ``None`` with a reason when it raises, hangs or returns something else."""
+        judging = asyncio.ensure_future(_called(load_function(self.function), task, work))
+        try:
+            await asyncio.wait({judging}, timeout=self.timeout_s)
+        finally:
+            judging.cancel()
+        if not judging.done():
+            return Score(reward=None, reason=f"{self.function} ran past {self.timeout_s} s")
+        error = judging.exception()
+        if error is not None:
+            return Score(reward=None, reason=f"{self.function} failed: {type(error).__name__}: {error}")
+        return _score(self.function, judging.result())
+
+
+async def _called(function: Callable[..., Any], task: Task, work: WorkTree) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(task, work)
+    return await asyncio.to_thread(function, task, work)
+
+
+def _score(function: str, verdict: object) -> Score:
+    if isinstance(verdict, Score):
+        return verdict
+    if verdict is None:
+        return Score(reward=None, reason=f"{function} gave no verdict")
+    given = cast("Mapping[object, object]", verdict) if isinstance(verdict, Mapping) else {"reward": verdict}
+    numbers = {str(name): float(value) for name, value in given.items() if isinstance(value, int | float)}
+    reward = numbers.pop("reward", math.nan)
+    if not math.isfinite(reward):
+        return Score(reward=None, reason=f"{function} gave {verdict!r:.200}, not a finite number")
+    return Score(reward=reward, metrics={name: value for name, value in numbers.items() if math.isfinite(value)})
+
+
+@cache
+def load_function(name: str) -> Callable[..., Any]:
+    """The function of ``module:function`` or ``file.py:function``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    where, colon, attribute = name.rpartition(":")
+    if not colon or not where:
+        raise ConfigError(f"{name!r}: give module:function, or file.py:function")
+    try:
+        module = _of_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except (ImportError, OSError, SyntaxError) as error:
+        raise ConfigError(f"{name!r}: {where} cannot be imported: {type(error).__name__}: {error}") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        raise ConfigError(f"{name!r}: {where} has no function {attribute!r}")
+    return cast("Callable[..., Any]", function)
+
+
+def _of_file(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,166 @@
+"""What is left of an update that failed: versions that are right, and no server that stands still for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from longrein.engines.vllm.control import ControlTimeouts, ServerControl
+from longrein.engines.vllm.labels import UNLABELLED
+from longrein.errors import EngineError, EngineUnreachableError
+from longrein.train.vllm.delta import DeltaWeights
+from longrein.train.vllm.transfer import Transfer
+from tests.engines.vllm.stand_in import Settings, StandIn
+from tests.engines.vllm.test_updates import publish, updates
+
+WHOLE = "/collective_rpc /start"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[StandIn]:
+    async with StandIn(Settings()).listening() as made:
+        yield made
+
+
+class Changed:
+    """Weights that have their difference to the version before in a folder of its own."""
+
+    def change(self, server: ServerControl) -> None:
+        server.reload("/difference")
+
+    def whole(self, server: ServerControl) -> None:
+        server.reload("/start")
+
+
+@pytest.mark.parametrize("refused", ["/reset_prefix_cache", "/update_weight_version"])
+async def test_new_weights_never_go_on_under_the_old_label(server: StandIn, refused: str) -> None:
+    made = updates(server.url)
+    await publish(made, "/start", 3)
+    server.calls.clear()
+    server.settings.refused = {refused: 1}
+    with pytest.raises(EngineError, match="1 of 1"):
+        await publish(made, "/wrong", 4)
+    assert server.settings.label == "3"
+    loaded = [call for call in server.calls if call.startswith("/collective_rpc")]
+    assert loaded == ["/collective_rpc /wrong", WHOLE], "the weights of version 3 are back"
+    assert server.calls[-1] == "/resume"
+    await asyncio.to_thread(made.close)
+
+
+async def test_after_an_answer_that_was_lost_the_next_try_brings_everything(server: StandIn) -> None:
+    """A server in the middle of a load holds anything: what changed since the version before is not enough."""
+    made = updates(server.url, outage_timeout_s=5.0)
+    await publish(made, "/start", 3)
+    server.calls.clear()
+    server.settings.cut_off = {"/collective_rpc": 1}
+    await asyncio.to_thread(made.publish, Changed(), 4)
+    assert [call for call in server.calls if call != "/pause?mode=keep"] == [
+        "/collective_rpc /difference",
+        WHOLE,
+        "/reset_prefix_cache?reset_running_requests=true",
+        "/update_weight_version",
+        "/resume",
+    ]
+    await asyncio.to_thread(made.close)
+
+
+async def test_a_server_whose_label_was_lost_stands_still_until_it_has_one(server: StandIn) -> None:
+    made = updates(server.url, outage_timeout_s=5.0)
+    await publish(made, "/start", 3)
+    server.calls.clear()
+    server.settings.cut_off = {"/update_weight_version": 1}
+    await publish(made, "/start", 4)
+    assert server.calls.count("/resume") == 1
+    assert server.calls[-2:] == ["/update_weight_version", "/resume"]
+    await asyncio.to_thread(made.close)
+
+
+async def test_a_pause_that_was_not_heard_of_is_taken_back(server: StandIn) -> None:
+    made = updates(server.url, outage_timeout_s=0.1)
+    await publish(made, "/start", 3)
+    server.calls.clear()
+    server.settings.cut_off = {"/pause": 9}
+    with pytest.raises(EngineError, match="1 of 1"):
+        await publish(made, "/start", 4)
+    assert server.calls[-1] == "/resume"
+    await asyncio.to_thread(made.close)
+
+
+async def test_weights_put_back_are_those_of_their_version(server: StandIn, tmp_path: Path) -> None:
+    """Not the next version's, which the trainer has in its memory by then."""
+    made = updates(server.url)
+    receiver = DeltaWeights(made, tmp_path / "weights", {})
+    same = torch.zeros(2)
+    for version in (1, 2):
+        await asyncio.to_thread(receiver.update, {"a": torch.full((3,), float(version)), "b": same}, version)
+    server.settings.refused = {"/collective_rpc": 1}
+    with pytest.raises(EngineError, match="1 of 1"):
+        await asyncio.to_thread(receiver.update, {"a": torch.full((3,), 3.0), "b": same}, 3)
+    put_back = load_file(tmp_path / "weights" / "v2" / "model.safetensors")
+    assert put_back["a"].tolist() == [2.0, 2.0, 2.0]
+    await asyncio.to_thread(receiver.close)
+
+
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b""]
+)
+async def test_a_server_that_drips_is_out_of_time_as_a_silent_one_is(head: bytes) -> None:
+    ended = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(head)
+        with contextlib.suppress(OSError):
+            for _ in range(100):
+                writer.write(b"H")
+                await writer.drain()
+                await asyncio.sleep(0.1)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        ended.set()
+
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with ServerControl(url, ControlTimeouts(health_s=0.5, update_s=0.5)) as control:
+            began_s = time.monotonic()
+            with pytest.raises(EngineUnreachableError, match=r"within 0.5 s"):
+                await asyncio.to_thread(control.healthy)
+            assert time.monotonic() - began_s < 3.0
+        await ended.wait()
+
+
+async def test_the_watch_brings_back_a_server_that_was_left_in_the_middle(server: StandIn) -> None:
+    made = updates(server.url, outage_timeout_s=0.1)
+    await publish(made, "/start", 3)
+    server.settings.cut_off = {"/update_weight_version": 2}
+    with pytest.raises(EngineError, match="1 of 1"):
+        await publish(made, "/start", 4)
+    server.calls.clear()
+    for _ in range(60):
+        if server.calls[-1:] == ["/resume"]:
+            break
+        await asyncio.sleep(0.1)
+    assert server.calls[-2:] == ["/update_weight_version", "/resume"]
+    assert server.settings.label == "3"
+    await asyncio.to_thread(made.close)
+
+
+async def test_weights_that_were_sent_once_are_not_waited_for_again(server: StandIn) -> None:
+    """By NCCL they are gone. A server that was started again must not hold up the next update."""
+    made = updates(server.url)
+    transfer = Transfer(lambda: None, {}, servers=1, timeout_s=60.0)
+    await asyncio.to_thread(made.publish, transfer, 3)
+    await asyncio.to_thread(transfer.ended)
+    server.settings.label = UNLABELLED
+    began_s = time.monotonic()
+    with pytest.raises(EngineError, match="sent once, and are gone"):
+        await asyncio.to_thread(made.publish, transfer, 3)
+    assert time.monotonic() - began_s < 10.0
+    await asyncio.to_thread(made.close)

@@ -1,0 +1,156 @@
+"""Our sandbox over an environment that is known only by Harbor's methods."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from longrein.errors import SandboxError
+from longrein.integrations.harbor.relay import ExecRelay
+from longrein.integrations.harbor.sandbox import HarborSandbox
+from longrein.sandboxes.base import SandboxLimits, SandboxSpec, WorkFile
+from longrein.types import Mount
+from tests.integrations.harbor.stand_in import StandIn, stand_in
+
+SPEC = SandboxSpec(files={"given/a.txt": b"one"}, folders=("/tests",))
+
+
+@asynccontextmanager
+async def opened(folder: Path, spec: SandboxSpec = SPEC) -> AsyncIterator[HarborSandbox]:
+    async with stand_in("/tests", "/opt/agent") as environment:
+        (folder / "own").mkdir()
+        sandbox = HarborSandbox(environment, spec, folder / "own")
+        await sandbox.prepare()
+        try:
+            yield sandbox
+        finally:
+            await sandbox.close()
+            await sandbox.close()
+            assert environment.stopped and not (folder / "own").exists()
+
+
+async def test_commands_end_as_they_do_everywhere(tmp_path: Path) -> None:
+    async with opened(tmp_path) as sandbox:
+        said = await sandbox.exec(
+            ("sh", "-c", 'cat; echo "$0 $A" >&2; pwd; exit 5', "it's"), env={"A": "b c"}, stdin=b"in\n", timeout_s=20
+        )
+        assert (said.stdout, said.stderr, said.exit_code) == (b"in\n/workdir\n", b"it's b c\n", 5)
+        assert (await sandbox.exec(("no-such-program",), timeout_s=20)).exit_code == 127
+        assert (await sandbox.exec(("sh", "-c", "kill -SEGV $$"), timeout_s=20)).exit_code == -11
+        late = await sandbox.exec(("sleep", "60"), timeout_s=0.5)
+        assert (late.timed_out, late.exit_code) == (True, -9)
+
+
+async def test_nothing_that_a_command_started_outlives_it(tmp_path: Path) -> None:
+    async with opened(tmp_path) as sandbox:
+        beats = "(while :; do date +%s%N > beat; sleep 0.1; done) >/dev/null 2>&1 & sleep 0.4"
+        await sandbox.exec(("bash", "-c", f"setsid bash -c '{beats}'"), timeout_s=20)
+        before = await sandbox.read("beat")
+        await asyncio.sleep(0.4)
+        assert await sandbox.read("beat") == before
+
+
+async def test_a_started_command_is_waited_for_or_killed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as sandbox:
+        quick = await sandbox.start(("sh", "-c", "echo hello"))
+        assert (await quick.wait(20)).stdout == b"hello\n"
+        slow = await sandbox.start(("sleep", "60"))
+        ended = await slow.wait(0.8)
+        assert (ended.timed_out, ended.exit_code) == (True, -9)
+
+
+async def test_files_and_mounts_are_there_and_links_are_not_followed(tmp_path: Path) -> None:
+    agent = tmp_path / "agent"
+    agent.mkdir()
+    (agent / "run").write_text("#!/bin/sh\necho ran\n")
+    (agent / "run").chmod(0o755)
+    spec = SandboxSpec(readonly_mounts=(Mount(source=str(agent), target="/opt/agent"),))
+    async with opened(tmp_path, spec) as sandbox:
+        assert (await sandbox.exec(("/opt/agent/run",), timeout_s=20)).stdout == b"ran\n"
+        await sandbox.write("deep/er/x", b"\x00\xff")
+        assert await sandbox.read("/workdir/deep/er/x") == b"\x00\xff"
+        await sandbox.exec(("ln", "-s", "deep", "link"), timeout_s=20)
+        for path in ("link/er/x", "deep", "nowhere"):
+            with pytest.raises(FileNotFoundError):
+                await sandbox.read(path)
+
+
+async def test_work_is_collected_and_put_into_another(tmp_path: Path) -> None:
+    async with opened(tmp_path) as sandbox:
+        await sandbox.write("run.sh", b"#!/bin/sh\n", executable=True)
+        await sandbox.exec(("sh", "-c", "ln -s /etc/passwd out; mkfifo pipe; mkdir empty"), timeout_s=20)
+        tree = await sandbox.collect()
+    assert tree.files == {
+        "given/a.txt": WorkFile(data=b"one"),
+        "run.sh": WorkFile(data=b"#!/bin/sh\n", executable=True),
+    }
+    assert (tree.symlinks, tree.special, set(tree.folders)) == ({"out": "/etc/passwd"}, ("pipe",), {"given", "empty"})
+    (tmp_path / "second").mkdir()
+    async with opened(tmp_path / "second", SandboxSpec()) as other:
+        await other.restore(tree)
+        again = await other.collect()
+    assert (again.files, again.symlinks) == (tree.files, tree.symlinks)
+
+
+async def test_a_closed_sandbox_and_a_failing_provider_are_infrastructure_faults(tmp_path: Path) -> None:
+    class Broken(StandIn):
+        async def exec(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
+            raise KeyError("quota")
+
+    async with stand_in() as environment:
+        broken = HarborSandbox(Broken(environment.sandbox, environment.shell), SPEC, tmp_path)
+        with pytest.raises(SandboxError, match="KeyError: 'quota'"):
+            await broken.prepare()
+    await broken.close()
+    with pytest.raises(SandboxError, match="closed"):
+        await broken.exec(("true",), timeout_s=1)
+
+
+DOWNLOAD = """
+import socket, sys
+line = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+line.sendall(b"x" * int(sys.argv[2])); line.shutdown(socket.SHUT_WR)
+print(sum(len(part) for part in iter(lambda: line.recv(65536), b"")))
+"""
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Sends back as many bytes as came, and a hundred more."""
+    got = await reader.read()
+    writer.write(b"y" * (len(got) + 100))
+    await writer.drain()
+    writer.close()
+
+
+async def test_a_port_of_this_machine_is_reached_through_nothing_but_commands(tmp_path: Path) -> None:
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with stand_in() as environment, server:
+        sandbox = HarborSandbox(environment, SandboxSpec(limits=SandboxLimits()), tmp_path)
+        await sandbox.prepare()
+        relay = await ExecRelay().open(environment, (port,))
+        sandbox.closes(relay)
+        await sandbox.write("ask.py", DOWNLOAD.encode())
+        sizes = (10, 300_000, 0)
+        said = await asyncio.gather(
+            *(sandbox.exec(("python3", "ask.py", str(port), str(size)), timeout_s=40) for size in sizes)
+        )
+        assert [result.stdout for result in said] == [f"{size + 100}\n".encode() for size in sizes]
+        server.close()
+        gone = await sandbox.exec(("python3", "ask.py", str(port), "1"), timeout_s=40)
+        assert gone.stdout == b"0\n" or b"Error" in gone.stderr
+        await sandbox.close()
+    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+async def test_a_relay_that_cannot_start_says_why() -> None:
+    async with stand_in() as environment:
+        await environment.exec("python3 -m http.server 8124 --bind 127.0.0.1 >/dev/null 2>&1 & sleep 0.5")
+        with pytest.raises(SandboxError, match="in use"):
+            await ExecRelay().open(environment, (8124,))
+    assert os.getpid()
