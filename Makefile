@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 RUN ?= examples/smollm2/run.toml
 ARGS ?=
 
-.PHONY: train test test-agents test-mutants test-vllm lint types layers unit model clean
+.PHONY: train test test-random test-agents test-mutants test-vllm lint types layers unit model clean
 
 train: $(VENV)/.ready model
 	$(BIN)/longrein train $(RUN) $(ARGS)
@@ -26,6 +26,10 @@ layers: $(VENV)/.ready
 
 unit: $(VENV)/.ready opencode
 	$(BIN)/python -m pytest $(ARGS)
+
+# The property tests with other random examples at every run; no part of CI, which must say the same of the same commit.
+test-random: $(VENV)/.ready
+	$(BIN)/python -m pytest -m 'hypothesis and not mutant and not agents' --hypothesis-profile=random tests $(ARGS)
 
 test-mutants: $(VENV)/.ready
 	$(BIN)/python -m pytest -m mutant tests/mutants $(ARGS)

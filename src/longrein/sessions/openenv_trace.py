@@ -243,8 +243,10 @@ def _logprobs(fields: Mapping[str, Any], count: int) -> F32:
         logprobs = np.asarray(values, np.float32)
     except (TypeError, ValueError) as error:
         raise TraceError(f"per_token_logps are not numbers ({error})") from error
+    if logprobs.ndim != 1:
+        raise TraceError(f"per_token_logps of shape {list(logprobs.shape)}; each of {count} tokens has one number")
     # Written so that NaN fails it.
-    if logprobs.ndim != 1 or not (float(logprobs.max()) <= LOGPROB_SLACK and float(logprobs.min()) > -np.inf):
+    if not (float(logprobs.max()) <= LOGPROB_SLACK and float(logprobs.min()) > -np.inf):
         raise TraceError(
             f"per_token_logps from {logprobs.min()} to {logprobs.max()}; only finite ones up to 0 make sense"
         )
