@@ -177,6 +177,42 @@ def test_a_resumed_worker_gives_what_waits_and_then_what_was_still_to_be_made(mo
     other.stop()
 
 
+def test_a_version_that_is_read_late_lets_no_group_start_too_early(model: Path, tmp_path: Path) -> None:
+    """The trainer publishes and takes the next group before the worker has looked: the fourth group must wait."""
+    behaviours = ("good", "good", "good", "hang")
+    tasks = [msgspec.structs.replace(task(name, timeout_s=20.0), task_id=f"t{n}") for n, name in enumerate(behaviours)]
+    worker = make_worker(model, tmp_path, tasks, groups_per_step=1, max_staleness=1, shuffle_dataset=False)
+    worker.start()
+    try:
+        process = next(c for c in multiprocessing.active_children() if c.name == WORKER)
+        reports(worker, 2)
+        os.kill(process.pid or 0, signal.SIGSTOP)
+        worker.rollout_buffer.get(timeout=0)
+        worker.update_model_version(1)
+        worker.rollout_buffer.get(timeout=0)
+        os.kill(process.pid or 0, signal.SIGCONT)
+        (third,) = reports(worker, 1)
+    finally:
+        worker.stop()
+    assert third["inflight"] == 0, "the fourth group ran beside the third, by weights two steps older than its step's"
+
+
+def reports(worker: HarnessRolloutWorker, count: int) -> list[dict[str, float]]:
+    """What the worker says of the next finished groups."""
+    found: list[dict[str, float]] = []
+    deadline_s = time.monotonic() + 60
+    while len(found) < count:
+        worker.check_health()
+        assert time.monotonic() < deadline_s
+        try:
+            numbers = worker.metrics_queue.get_nowait()
+        except queue.Empty:
+            time.sleep(0.02)
+            continue
+        found += [numbers] if "group_seconds" in numbers else []
+    return found
+
+
 def test_a_sandbox_that_cannot_start_is_retried_then_counted_then_stops_the_run(model: Path, tmp_path: Path) -> None:
     counter = tmp_path / "tries"
     worker = make_worker(

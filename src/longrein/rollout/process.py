@@ -55,6 +55,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["version", "stop"]
     policy_version: int = 0
+    taken: int = 0
+    """Groups taken when the version was new: by the time this is read, the trainer may have taken more."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +123,8 @@ class _Producer:
         async with open_runtime(self._settings.runtime) as runtime:
             self._clock = runtime.clock
             loop.add_reader(self._control.fileno(), self._read_orders)
+            # Sent before we were there: the first group starts under the version that is served.
+            self._read_orders()
             _report(self._control, Report(kind="ready"))
             groups: set[asyncio.Task[None]] = set()
             try:
@@ -139,7 +143,7 @@ class _Producer:
                 if order.kind == "stop":
                     self._stopping = True
                 else:
-                    self._taken_at_version = self._ledger.taken
+                    self._taken_at_version = order.taken
                     self._clock.policy_version = order.policy_version
         except (EOFError, OSError):
             self._stopping = True

@@ -222,7 +222,7 @@ class HarnessRolloutWorker:
 
     def update_model_version(self, policy_version: int) -> None:
         """Tell the worker that the engine now samples with ``policy_version``."""
-        self._send(Order(kind="version", policy_version=policy_version))
+        self._send(Order(kind="version", policy_version=policy_version, taken=self.rollout_buffer.ledger.taken))
 
     def check_health(self) -> None:
         """Raise :class:`~longrein.errors.WorkerError` if the worker has failed or died."""

@@ -7,8 +7,13 @@ import pytest
 import torch
 
 from longrein.engines.local.config import LocalEngineConfig
+from longrein.engines.local.fused import FusedForward
 from longrein.engines.local.model import LocalModel, load_model
+from longrein.engines.local.parts import TorchParts
 from tests import tiny
+
+BY_TORCH = " by torch"
+"""At the end of a family's name: the fused pass without compiled loops, as where numba is not installed."""
 
 torch.set_num_threads(1)
 
@@ -38,7 +43,10 @@ def model_of(folder_of: Callable[[str], Path]) -> Callable[[str], LocalModel]:
 
     def load(family: str) -> LocalModel:
         if family not in models:
-            models[family] = load_model(LocalEngineConfig(model=str(folder_of(family)), threads=1))
+            folder = folder_of(family.removesuffix(BY_TORCH))
+            model = models[family] = load_model(LocalEngineConfig(model=str(folder), threads=1))
+            if family.endswith(BY_TORCH):
+                model.forward = FusedForward(model.module, model.context_length, TorchParts())
         return models[family]
 
     return load

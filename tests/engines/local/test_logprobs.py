@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from longrein.engines.local.model import LocalModel
 from tests.engines.local.reference import Driver, forward_logprobs, ids, random_ids, request
 
-# The first five by the fused pass, the others by the library's.
-FAMILIES = ["llama", "qwen2", "qwen3", "phi3", "gemma", "gpt_neox", "phi"]
+# The first seven by the fused pass, the others by the library's.
+FAMILIES = ["llama", "llama by torch", "qwen2", "qwen3", "qwen3 by torch", "phi3", "gemma", "gpt_neox", "phi"]
 
 
 @settings(
@@ -61,7 +61,8 @@ def test_logprobs_are_the_trainers(  # noqa: PLR0917
 def test_the_fused_pass_is_used_where_it_agrees(model_of: Callable[[str], LocalModel]) -> None:
     ways = {family: model_of(family).forward.name for family in [*FAMILIES, "mistral"]}
     fused = {family for family, way in ways.items() if way == "fused"}
-    assert fused == {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma"}
+    by_torch = {"llama by torch", "qwen3 by torch"}
+    assert fused == {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", *by_torch}
 
 
 @pytest.mark.parametrize("short_tokens", [1, 2, 30])

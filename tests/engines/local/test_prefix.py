@@ -188,7 +188,9 @@ def test_siblings_that_come_together_compute_their_prompt_once(llama: LocalModel
     assert [one.prefill_tokens for one in others] == [320, *[320 - 256] * 3]
 
 
-def test_rows_that_share_nothing_are_not_read_as_one(llama: LocalModel) -> None:
+@pytest.mark.parametrize("family", ["llama", "llama by torch"])
+def test_rows_that_share_nothing_are_not_read_as_one(model_of: Callable[[str], LocalModel], family: str) -> None:
+    llama = model_of(family)
     prompts = [random_ids(seed, 150) for seed in (0, 1, 0, 1)]
     for wanted in (prompts[:2], prompts[::2], prompts):
         heard = Driver(llama).run(*(_turn(f"c{i}", prompt, seed=i) for i, prompt in enumerate(wanted)))

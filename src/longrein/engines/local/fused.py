@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
-from longrein.engines.local.attend import Attend, PieceAttend, decode_attend
+from longrein.engines.local.attend import Attend, Heads, PieceAttend, Turns
 from longrein.engines.local.forward import DecodeRows, Piece
 from longrein.engines.local.linear import Linear, joined
+from longrein.engines.local.parts import Norm, Parts
 
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _APART = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -78,16 +78,8 @@ def _gate_up_of(mlp: Any) -> list[Any]:
     return [mlp.gate_proj, mlp.up_proj] if together is None else [together]
 
 
-class _Norm:
-    """RMS norm over the last dimension."""
-
-    def __init__(self, norm: Any) -> None:
-        self._weight = _gain(norm)
-        self._shape = tuple(self._weight.shape)
-        self._epsilon: float = getattr(norm, "variance_epsilon", None) or norm.eps
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(rows, self._shape, self._weight, self._epsilon)
+def _norm_of(norm: Any, parts: Parts) -> Norm:
+    return parts.norm(_gain(norm), getattr(norm, "variance_epsilon", None) or norm.eps)
 
 
 def _gain(norm: Any) -> torch.Tensor:
@@ -101,16 +93,17 @@ def _gain(norm: Any) -> torch.Tensor:
 class _Layer:
     """One decoder layer's weights, copied out of its module, and its two halves."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, parts: Parts) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self.scale: float = attention.scaling
+        self._scale: float = attention.scaling
         self._size: int = attention.head_dim
         qkv = _qkv_of(attention)
         self._queries: int = attention.o_proj.weight.shape[1] // self._size
         self._keys = (sum(part.weight.shape[0] for part in qkv) // self._size - self._queries) // 2
-        self._before_attention = _Norm(layer.input_layernorm)
-        self._before_mlp = _Norm(layer.post_attention_layernorm)
-        self._head_norms = (_Norm(attention.q_norm), _Norm(attention.k_norm)) if hasattr(attention, "q_norm") else None
+        self._before_attention = _norm_of(layer.input_layernorm, parts)
+        self._before_mlp = _norm_of(layer.post_attention_layernorm, parts)
+        head_norms = [attention.q_norm, attention.k_norm] if hasattr(attention, "q_norm") else []
+        self._head_norms = [_norm_of(norm, parts) for norm in head_norms]
         self._qkv: Linear = joined(qkv)
         self._out: Linear = joined([attention.o_proj])
         self._gate_up: Linear = joined(_gate_up_of(mlp))
@@ -118,23 +111,19 @@ class _Layer:
         self._act = mlp.act_fn if hasattr(mlp, "act_fn") else mlp.activation_fn
         self._inner: int = mlp.down_proj.weight.shape[1]
 
-    def run(
-        self, index: int, rows: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, attends: list[Attend]
-    ) -> torch.Tensor:
+    def run(self, index: int, rows: torch.Tensor, attends: list[Attend]) -> torch.Tensor:
         """``rows`` ``[tokens, hidden]`` after this layer; overwritten."""
-        heads = self._qkv(self._before_attention(rows)).view(rows.shape[0], -1, self._size)
-        turning = self._normed(heads[:, : self._queries + self._keys])
-        turned = torch.mul(turning, cosines).addcmul_(turning.roll(self._size // 2, -1), sines)
-        queries, keys = turned[:, : self._queries], turned[:, self._queries :]
-        values = heads[:, self._queries + self._keys :]
-        seen = [attend.run(index, queries, keys, values, self.scale) for attend in attends]
+        projected = self._qkv(self._before_attention(rows)).view(rows.shape[0], -1, self._size)
+        turning = self._normed(projected[:, : self._queries + self._keys])
+        heads = Heads(turning=turning, values=projected[:, self._queries + self._keys :], scale=self._scale)
+        seen = [attend.run(index, heads) for attend in attends]
         rows = rows.add_(self._out(seen[0] if len(seen) == 1 else torch.cat(seen)))
         both = self._gate_up(self._before_mlp(rows))
         gated = self._act(both[:, : self._inner]).mul_(both[:, self._inner :])
         return rows.add_(self._down(gated))
 
     def _normed(self, heads: torch.Tensor) -> torch.Tensor:
-        if self._head_norms is None:
+        if not self._head_norms:
             return heads
         of_queries, of_keys = self._head_norms
         return torch.cat([of_queries(heads[:, : self._queries]), of_keys(heads[:, self._queries :])], dim=1)
@@ -145,8 +134,9 @@ class FusedForward:
 
     name = "fused"
 
-    def __init__(self, model: Any, context_length: int) -> None:
+    def __init__(self, model: Any, context_length: int, parts: Parts) -> None:
         self._model = model
+        self._parts = parts
         self._cosines, self._sines = _rotary_table(model, context_length)
         self._layers: list[_Layer] = []
         self.refresh()
@@ -159,31 +149,28 @@ class FusedForward:
         for layer in base.layers:
             # One after another, so that each takes the memory of its like that goes.
             del packed[:1]
-            self._layers.append(_Layer(layer))
-        self._norm = _Norm(base.norm)
+            self._layers.append(_Layer(layer, self._parts))
+        self._norm = _norm_of(base.norm, self._parts)
         self._head: Linear = joined([self._model.get_output_embeddings()])
 
     def run(self, decodes: list[DecodeRows], pieces: list[Piece]) -> torch.Tensor:
         """Logits float32 ``[n, vocab]`` of the decoded rows; see :class:`~.forward.Forward`."""
         token_ids = np.concatenate([*(rows.token_ids for rows in decodes), *(piece.token_ids for piece in pieces)])
+        ranges = [np.arange(piece.start, piece.length) for piece in pieces]
+        positions = torch.as_tensor(np.concatenate([*(rows.positions for rows in decodes), *ranges]))
+        turns = Turns(cosines=self._cosines[positions], sines=self._sines[positions])
         attends: list[Attend] = []
         first = 0
         for rows in decodes:
-            attends.append(decode_attend(rows, first))
+            attends.append(self._parts.decode(rows, first, turns))
             first += rows.token_ids.size
         decoded = first
         for piece in pieces:
-            attends.append(PieceAttend(piece, first))
+            attends.append(PieceAttend(piece, first, turns))
             first += piece.token_ids.size
-        positions = torch.as_tensor(
-            np.concatenate(
-                [*(rows.positions for rows in decodes), *(np.arange(piece.start, piece.length) for piece in pieces)]
-            )
-        )
-        cosines, sines = self._cosines[positions], self._sines[positions]
         rows = self._model.base_model.embed_tokens(torch.as_tensor(token_ids.astype(np.int64)))
         for index, layer in enumerate(self._layers):
-            rows = layer.run(index, rows, cosines, sines, attends)
+            rows = layer.run(index, rows, attends)
         return self._head(self._norm(rows[:decoded])).float() if decoded else torch.empty(0, 0)
 
 

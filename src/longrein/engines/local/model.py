@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from longrein.engines.local.choose_parts import fastest_parts
 from longrein.engines.local.config import LocalEngineConfig
 from longrein.engines.local.forward import Forward
 from longrein.engines.local.fused import FusedForward, unlike_llama
@@ -49,7 +50,7 @@ def _fastest(model: Any, library: LibraryForward, context_length: int) -> Forwar
     if context_length < _PROVABLE_CONTEXT:
         reason = f"a context of {context_length} tokens is too short to prove a faster pass"
     if not reason:
-        fused = FusedForward(model, context_length)
+        fused = FusedForward(model, context_length, fastest_parts(model.dtype, model.device))
         vocabulary = int(model.get_input_embeddings().weight.shape[0])
         reason = disagreement(fused, library, Trial(library.layout, vocabulary, context_length))
         if not reason:

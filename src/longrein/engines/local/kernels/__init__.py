@@ -1,0 +1,1 @@
+"""Loops that numba compiles: what torch has no one operator for on a CPU."""

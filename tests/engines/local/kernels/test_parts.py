@@ -1,0 +1,164 @@
+"""Compiled loops and torch's operators compute the same; and the same bits, whatever the threads and the neighbours."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longrein.engines.local.attend import DecodeAttend, Heads, Turns
+from longrein.engines.local.choose_parts import fastest_parts
+from longrein.engines.local.forward import DecodeRows
+from longrein.engines.local.kernels.parts import CompiledDecodeAttend, CompiledNorm, CompiledParts
+from longrein.engines.local.kernels.team import Alone, the_team
+from longrein.engines.local.kv import KvLayout, LayerShape, Slab
+from longrein.engines.local.parts import TorchNorm, TorchParts
+
+DTYPES = [torch.float32, torch.bfloat16]
+TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 4e-2}
+FIRST = 2
+"""Tokens of the pass before those that decode."""
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    yield
+    torch.set_num_threads(1)
+
+
+def filled_slab(lengths: list[int], heads: int, size: int, dtype: torch.dtype) -> Slab:
+    """Random keys and values, large ones where no row may look."""
+    shape = LayerShape(key_heads=heads, key_size=size, value_heads=heads, value_size=size)
+    slab = Slab(KvLayout(layers=(shape,), dtype=dtype), max(lengths) + 3)
+    slab.resize(len(lengths) + 1)
+    for row, length in enumerate(lengths):
+        slab.add()
+        for tensor in (slab.keys[0], slab.values[0]):
+            tensor[row].normal_()
+            tensor[row, :, length:] = 100.0
+    return slab
+
+
+def copied(slab: Slab) -> Slab:
+    twin = Slab(KvLayout(layers=(), dtype=torch.float32), slab.capacity)
+    twin.keys, twin.values = [slab.keys[0].clone()], [slab.values[0].clone()]
+    return twin
+
+
+def rows_of(slab: Slab, lengths: list[int]) -> DecodeRows:
+    positions = np.array([length - 1 for length in lengths], np.int64)
+    return DecodeRows(slab=slab, token_ids=np.zeros(len(lengths), np.int32), positions=positions, shared_tokens=0)
+
+
+def compiled(slab: Slab, lengths: list[int], turns: Turns) -> CompiledDecodeAttend:
+    return CompiledDecodeAttend(rows_of(slab, lengths), FIRST, turns, the_team())
+
+
+def heads_and_turns(rows: int, heads: int, group: int, size: int, dtype: torch.dtype) -> tuple[Heads, Turns]:
+    tokens = FIRST + rows
+    projected = torch.randn(tokens, heads * (group + 2), size, dtype=dtype)
+    both = Heads(turning=projected[:, : -heads or None], values=projected[:, -heads:], scale=size**-0.5)
+    angles = torch.rand(tokens, 1, size) * 6
+    signs = torch.tensor([-1.0, 1.0]).repeat_interleave(size // 2)
+    return both, Turns(cosines=angles.cos().to(dtype), sines=(angles.sin() * signs).to(dtype))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    heads=st.integers(1, 3),
+    group=st.integers(1, 4),
+    size=st.sampled_from([2, 6, 16, 32, 64]),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 1000),
+)
+def test_decoded_rows_see_what_torch_sees(
+    lengths: list[int], heads: int, group: int, size: int, dtype: torch.dtype, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    slab = filled_slab(lengths, heads, size, dtype)
+    projected, turns = heads_and_turns(len(lengths), heads, group, size, dtype)
+    twin = copied(slab)
+
+    ours = compiled(slab, lengths, turns).run(0, projected)
+    theirs = DecodeAttend(rows_of(twin, lengths), FIRST, turns).run(0, projected)
+    tolerance = TOLERANCES[dtype]
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(slab.keys[0], twin.keys[0], atol=tolerance, rtol=tolerance)
+    assert torch.equal(slab.values[0], twin.values[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_neither_threads_nor_neighbours_change_a_bit(dtype: torch.dtype) -> None:
+    lengths = [37, 5, 130, 64, 1]
+    slab = filled_slab(lengths, 2, 32, dtype)
+    projected, turns = heads_and_turns(len(lengths), 2, 3, 32, dtype)
+    seen: list[torch.Tensor] = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        seen.append(compiled(slab, lengths, turns).run(0, projected))
+    alone = compiled(slab, lengths[:1], turns).run(0, projected)
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[0], seen[2])
+    assert torch.equal(alone[0], seen[0][0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("ill", [math.nan, math.inf])
+def test_what_is_no_number_comes_through_in_its_row_alone(dtype: torch.dtype, ill: float) -> None:
+    lengths = [9, 12]
+    for place in ("key", "value", "query"):
+        slab = filled_slab(lengths, 1, 16, dtype)
+        projected, turns = heads_and_turns(2, 1, 2, 16, dtype)
+        if place == "query":
+            projected.turning[FIRST, 0, 3] = ill
+        else:
+            (slab.keys if place == "key" else slab.values)[0][0, 0, 4, 3] = ill
+        seen = compiled(slab, lengths, turns).run(0, projected)
+        assert seen[1].isfinite().all(), place
+        # An endless key may just be looked away from.
+        assert not seen[0].isfinite().all() or (place, ill) == ("key", math.inf), place
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    count=st.integers(0, 70),
+    size=st.integers(1, 130),
+    dtype=st.sampled_from(DTYPES),
+    scale=st.sampled_from([1e-4, 1, 50]),
+)
+def test_rows_are_normed_as_by_torch(count: int, size: int, dtype: torch.dtype, scale: float) -> None:
+    torch.manual_seed(count)
+    rows, weight = (torch.randn(count, size) * scale).to(dtype), torch.randn(size).to(dtype)
+    ours, theirs = (norm(weight, 1e-5)(rows) for norm in (CompiledNorm, TorchNorm))
+    # Rounded once, each: half of bfloat16's last bit apart at most.
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6 if dtype == torch.float32 else 2**-7)
+    three = torch.randn(2, 3, size).to(dtype).transpose(0, 1)
+    torch.testing.assert_close(CompiledNorm(weight, 1e-5)(three), TorchNorm(weight, 1e-5)(three), atol=0, rtol=0)
+
+
+def test_a_team_of_one_does_all_of_the_work() -> None:
+    """Where torch brings no libgomp."""
+    lengths = [20, 30]
+    slab = filled_slab(lengths, 2, 16, torch.float32)
+    projected, turns = heads_and_turns(2, 2, 1, 16, torch.float32)
+    expected = compiled(slab, lengths, turns).run(0, projected)
+    alone = Alone()
+    assert alone.thread_number
+    assert alone.size(8) == 1
+    assert torch.equal(CompiledDecodeAttend(rows_of(slab, lengths), FIRST, turns, alone).run(0, projected), expected)
+
+
+def test_without_numba_torch_computes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert isinstance(fastest_parts(torch.float32, cpu), CompiledParts)
+    assert isinstance(fastest_parts(torch.float16, cpu), TorchParts)
+    assert isinstance(fastest_parts(torch.bfloat16, torch.device("meta")), TorchParts)
+    monkeypatch.setitem(sys.modules, "longrein.engines.local.kernels.parts", None)
+    assert isinstance(fastest_parts(torch.float32, cpu), TorchParts)
