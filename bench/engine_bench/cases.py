@@ -139,7 +139,7 @@ def cases_of(workload: str, concurrency: Sequence[int]) -> list[Case]:
         case "4k":
             # Minutes a round where nobody keeps the prompts.
             return [
-                Decode(workload="4k", context=4000, concurrent=number, tokens=32, most_rounds=3 if number < 8 else 1)
+                Decode(workload="4k", context=3960, concurrent=number, tokens=128, most_rounds=3 if number < 8 else 1)
                 for number in concurrency
             ]
         case "turns":

@@ -85,7 +85,7 @@ CHEATS = {
     "ends_the_process": "import os\nos._exit(0)",
     "raises_systemexit": "raise SystemExit(0)",
     "prints_what_comes": "import sys\nprint(sys.stdin.read())\ndef add_all(xs): pass",
-    "forks_away": "import os, time\nif os.fork():\n    os._exit(0)\ntime.sleep(30)",
+    "forks_away": "import os, time\nif os.fork():\n    os._exit(0)\ntime.sleep(3)",
     "writes_the_verdict": "import os\nfor d in ('../logs/verifier', '/logs/verifier'):\n"
     "    try:\n        os.makedirs(d, exist_ok=True)\n        open(d + '/reward.txt', 'w').write('1')\n"
     "    except OSError: pass",
