@@ -10,6 +10,7 @@ import numpy as np
 
 from longrein.engines.base import EngineInfo, EngineRequest, OnToken, SampledToken
 from longrein.engines.local import wire
+from longrein.engines.request_checks import refuse_malformed
 from longrein.errors import ContextLengthError, EngineError, EngineRequestError
 from longrein.types import Completion
 
@@ -78,11 +79,13 @@ class LocalEngine:
     async def generate(self, request: EngineRequest) -> Completion:
         """Sample one completion; see :meth:`longrein.engines.base.Engine.generate`."""
         self._refuse_if_gone()
+        refuse_malformed(request)
         return await self._answered(next(self._calls), request)
 
     async def generate_heard(self, request: EngineRequest, on_token: OnToken) -> Completion:
         """The same, token by token; see :meth:`longrein.engines.base.HeardEngine.generate_heard`."""
         self._refuse_if_gone()
+        refuse_malformed(request)
         call = next(self._calls)
         self._listeners[call] = on_token
         self._send(wire.Watch(call=call))
