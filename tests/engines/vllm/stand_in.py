@@ -35,6 +35,7 @@ class Settings(msgspec.Struct, kw_only=True):
     adapters_at_run_time: bool = True
     transfer_backend: str = ""
     label: str = "default"
+    no_choices: bool = False
     reload_fails: bool = False
     resets: int = 0
     """How many requests for completions are cut off."""
@@ -135,7 +136,9 @@ class StandIn:
                 "content": [{"token_id": i, "logprob": p} for i, p in zip(ids, logprobs, strict=True)]
             }
             choice["weight_versions"] = [{"version": self.settings.label, "start": 0, "end": count}]
-        return web.json_response({"choices": [choice], "usage": {"prompt_tokens_details": None}})
+        return web.json_response(
+            {"choices": [] if self.settings.no_choices else [choice], "usage": {"prompt_tokens_details": None}}
+        )
 
     def _change(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         path = request.path

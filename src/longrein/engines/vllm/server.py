@@ -61,7 +61,7 @@ class Server:
             return ""
         if not answer.ok:
             answer.refuse()
-        return str(answer.json()["weight_version"])
+        return str(answer.field("weight_version"))
 
     async def healthy(self) -> None:
         """Raises :class:`EngineUnreachableError` for a server that is not, or does not say so in time."""

@@ -179,7 +179,7 @@ class TransferWeights:
             for server in servers:
                 server.call("/shutdown_weight_transfer_engine")
         self._joined, self._sound = True, False
-        sizes = [int(server.get("/get_world_size").json()["world_size"]) for server in servers]
+        sizes = [int(server.get("/get_world_size").field("world_size")) for server in servers]
         world_size = 1 + sum(sizes)
         offsets = [1 + sum(sizes[:place]) for place in range(len(sizes))]
         joining = Aside(lambda: self._link.join(world_size), "joining the servers")
