@@ -6,6 +6,7 @@ import contextlib
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -16,6 +17,7 @@ from longrein.engines.base import AdapterSpec, AdapterTarget
 from longrein.engines.local import wire
 from longrein.engines.local.config import LocalEngineConfig
 from longrein.engines.local.forward import DecodeRows, Forward, Piece
+from longrein.engines.local.kv import KvLayout, LayerShape
 from longrein.engines.local.model import LocalModel, load_model
 from longrein.engines.local.process import LocalEngineProcess
 from longrein.engines.local.shortage import ShortageError, shortage
@@ -162,6 +164,74 @@ def test_nothing_is_sampled_with_weights_that_are_half_taken(short: LocalModel) 
     driver.scheduler.swap(1)
     (after,) = driver.run(request("after", random_ids(0, 9)))
     assert after.min_policy_version == 1
+
+
+class Exact:
+    """A pass whose logits follow from all of a row's KV, bit by bit, whatever else is in the batch."""
+
+    name = "exact"
+
+    def run(self, decodes: list[DecodeRows], pieces: list[Piece]) -> torch.Tensor:
+        logits: list[torch.Tensor] = []
+        for rows in decodes:
+            keys = rows.slab.keys[0]
+            for index, (token, position) in enumerate(zip(rows.token_ids, rows.positions, strict=True)):
+                keys[index, 0, position, 0] = int(token) + int(position) * 300
+                seen = int(keys[index, 0, : position + 1, 0].sum())
+                logits.append(torch.randn(264, generator=torch.Generator().manual_seed(seen)))
+        for piece in pieces:
+            values = torch.as_tensor(piece.token_ids.astype(np.int64)) + torch.arange(piece.start, piece.length) * 300
+            piece.place.slab.keys[0][piece.place.index, 0, piece.start : piece.length, 0] = values.double()
+        return torch.stack(logits) if logits else torch.empty(0, 0)
+
+    def refresh(self) -> None:
+        """There are no weights."""
+
+
+class ExactModel:
+    """What a scheduler asks of a :class:`LocalModel`."""
+
+    context_length = 1024
+    vocab_size = 264
+    tokenizer = None
+    layout = KvLayout(layers=(LayerShape(key_heads=1, key_size=1, value_heads=1, value_size=1),), dtype=torch.float64)
+    forward = Exact()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_memory_that_runs_out_anywhere_changes_no_other_completion(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One allocation in twenty fails: of rows, of rows that grow, of what is kept of them."""
+    model: Any = ExactModel()
+    wanted = [
+        request(f"c{number % 4}", random_ids(number % 3, 20 + 70 * (number % 5)), max_tokens=10 + 40 * (number % 3))
+        for number in range(12)
+    ]
+    expected = [one.token_ids.tolist() for one in Driver(model, max_batch=6).run(*wanted)]
+    chance = np.random.default_rng(seed)
+    zeros, clone = torch.zeros, torch.Tensor.clone
+
+    def allocate(count: int) -> None:
+        if count and chance.random() < 0.05:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    def scarce_zeros(*size: int, **options: Any) -> torch.Tensor:
+        allocate(size[0])
+        return zeros(*size, **options)
+
+    def scarce_clone(tensor: torch.Tensor) -> torch.Tensor:
+        allocate(tensor.numel())
+        return clone(tensor)
+
+    driver = Driver(model, max_batch=6)
+    with monkeypatch.context() as scarce:
+        scarce.setattr(torch, "zeros", scarce_zeros)
+        scarce.setattr(torch.Tensor, "clone", scarce_clone)
+        tickets = [driver.submit(one) for one in wanted]
+        replies = driver.finish()
+    for ticket, tokens in zip(tickets, expected, strict=True):
+        reply = replies[ticket]
+        assert isinstance(reply, wire.Failed) or completion(reply).token_ids.tolist() == tokens
+    assert driver.scheduler.begun == 0
 
 
 @pytest.mark.parametrize("error", [ValueError("out of memory"), RuntimeError("shapes do not match"), OSError(2, "no")])
