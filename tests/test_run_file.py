@@ -36,6 +36,24 @@ def test_a_good_file_has_defaults_and_absolute_paths(tmp_path: Path) -> None:
     assert load_config(tmp_path / "run.toml").model.path == str(tmp_path / "some/hub-id")
 
 
+def test_secrets_are_not_told(tmp_path: Path) -> None:
+    wrong = """
+[engine]
+kind = "vllm"
+api_key = "sk-first"
+comand = ["vllm", "--api-key", "sk-second", "--port", "8"]
+command = ["vllm", "--api-key=sk-third", 3]
+env = { VLLM_API_KEY = 123456, OTHER = 7 }
+"""
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, GOOD + wrong))
+    said = str(caught.value)
+    assert "sk-" not in said
+    assert "123456" not in said
+    assert "engine.comand = ['vllm', '--api-key', '***', '--port', '8']: unknown key; did you mean 'command'?" in said
+    assert "'OTHER': 7" in said
+
+
 def test_all_weights_train_unless_adapters_are_asked_for(tmp_path: Path) -> None:
     assert load_config(write(tmp_path, GOOD)).train.lora is None
     lora = load_config(write(tmp_path, GOOD + "[train.lora]\n")).train.lora

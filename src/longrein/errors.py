@@ -72,6 +72,10 @@ class EngineUnreachableError(EngineError):
     """The engine does not answer just now; asked again later, or another one like it, it may."""
 
 
+class EngineGoneError(EngineError):
+    """The engine's own process is not there any more; nobody but its owner can start it again."""
+
+
 class EngineRouteError(EngineError, LookupError):
     """The engine has no such way to be asked, or keeps it closed."""
 

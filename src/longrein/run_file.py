@@ -12,6 +12,7 @@ import msgspec
 
 from longrein.config import HarnessSection, RunConfig, Section
 from longrein.errors import ConfigError
+from longrein.redaction import shown
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -25,8 +26,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def config_error(source: str, problems: list[Problem]) -> ConfigError:
-    """All problems of a run file as one error, each naming key, value and fix."""
-    lines = [f"  {problem.key} = {_shown(problem.value)}: {problem.fix}" for problem in problems]
+    """All problems of a run file as one error, each naming key, value (but for secrets) and fix."""
+    lines = [f"  {problem.key} = {_shown(problem)}: {problem.fix}" for problem in problems]
     return ConfigError("\n".join([f"{source}: {len(lines)} problem(s) in the run file", *lines]))
 
 
@@ -237,6 +238,8 @@ def _impossible_engine(config: RunConfig) -> list[Problem]:
     return problems
 
 
-def _shown(value: Any) -> str:
+def _shown(problem: Problem) -> str:
+    # Before it is cut, or half a secret would be left.
+    value = shown(problem.value, problem.key.rpartition(".")[2])
     text = "(absent)" if value is None else repr(value)
     return text if len(text) <= 120 else text[:117] + "..."

@@ -62,6 +62,13 @@ def test_a_sound_setup_passes_every_check(tmp_path: Path, capsys: pytest.Capture
     assert not (tmp_path / "out").exists()
 
 
+def test_a_run_that_trains_adapters_has_one_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_run(tmp_path, tiny.save_model(tmp_path / "model"))
+    capsys.readouterr()
+    assert doctor(str(path), "--json", "--only=weight_sync", "--set", "train.lora.rank=4") == 0
+    assert "an adapter changed them by" in findings(capsys)["weight_sync"]["seen"]
+
+
 def test_an_engine_that_does_not_start_is_one_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What needs it cannot be told; what does not is examined."""
     model = tiny.save_model(tmp_path / "model")

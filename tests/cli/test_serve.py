@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
+from longrein.errors import CheckpointError
 from longrein.store import read_groups
 from tests import tiny
 
@@ -146,3 +147,32 @@ def test_a_run_without_an_agent_is_not_trained(run_file: Path, capsys: pytest.Ca
 
     assert main(["train", str(run_file)]) == 1
     assert "give argv, script or name in [harness]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--port", "99999"], "port 99999 is none; give one from 1 to 65535"),
+        (["--session-idle-s", "0"], "session_idle_s is 0; give a number of seconds above 0"),
+        (["--session-idle-s", "nan"], "session_idle_s is nan"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_before_the_engine_starts(
+    run_file: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from longrein.cli.main import main
+
+    assert main(["serve", str(run_file), *arguments]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_a_generation_config_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    from longrein.cli.serve import _eos_token_ids
+
+    file = tmp_path / "generation_config.json"
+    file.write_text('{"eos_token_id": [2, 7]}')
+    assert _eos_token_ids(str(tmp_path), 2) == (2, 7)
+    for wrong in ("{", '{"eos_token_id": "2"}'):
+        file.write_text(wrong)
+        with pytest.raises(CheckpointError, match=r"generation_config.json cannot be read.*mend it"):
+            _eos_token_ids(str(tmp_path), 2)

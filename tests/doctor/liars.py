@@ -12,7 +12,15 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from longrein.engines.base import Engine, EngineInfo, EngineRequest, EngineSpec, WeightReceiver
+from longrein.engines.base import (
+    AdapterReceiver,
+    AdapterSpec,
+    Engine,
+    EngineInfo,
+    EngineRequest,
+    EngineSpec,
+    WeightReceiver,
+)
 from longrein.errors import ContextLengthError
 from longrein.types import I32, Completion, FinishReason, Sampling
 
@@ -249,3 +257,40 @@ class Misnumbers:
 
     def update(self, tensors: object, policy_version: int) -> None:
         self.inner.update(tensors, policy_version + 5)
+
+
+class TakesAdapters:
+    """An honest go-between; each liar changes what becomes of an adapter."""
+
+    def __init__(self, inner: AdapterReceiver) -> None:
+        self.inner = inner
+        self.whole: object = None
+
+    def update(self, tensors: object, policy_version: int) -> None:
+        self.whole = tensors
+        self.inner.update(tensors, policy_version)
+
+    def update_adapter(self, tensors: object, spec: AdapterSpec, policy_version: int) -> None:
+        self.inner.update_adapter(tensors, spec, policy_version)
+
+
+class DeafToAdapters(TakesAdapters):
+    """Counts an adapter as a version, and samples without it."""
+
+    def update_adapter(self, tensors: object, spec: AdapterSpec, policy_version: int) -> None:
+        self.inner.update(self.whole, policy_version)
+
+
+class Unscaled(TakesAdapters):
+    """Adds ``B @ A`` as it is."""
+
+    def update_adapter(self, tensors: object, spec: AdapterSpec, policy_version: int) -> None:
+        targets = {name: msgspec.structs.replace(one, scaling=1.0) for name, one in spec.targets.items()}
+        self.inner.update_adapter(tensors, AdapterSpec(targets=targets), policy_version)
+
+
+class ForgetsTheVersion(TakesAdapters):
+    """Gives an adapter the version after the next."""
+
+    def update_adapter(self, tensors: object, spec: AdapterSpec, policy_version: int) -> None:
+        self.inner.update_adapter(tensors, spec, policy_version + 1)

@@ -25,6 +25,8 @@ from longrein.engines.base import Engine, EngineRequest, EngineSpec, WeightRecei
 from longrein.engines.local.config import LocalEngineConfig
 from longrein.engines.local.process import LocalEngineProcess
 from longrein.engines.render import ChatRenderer
+from longrein.train.adapter_probe import adapter_probe
+from longrein.train.adapters import lora_config
 from longrein.train.folder_weights import folder_weights
 from longrein.types import Completion
 from tests import tiny
@@ -285,6 +287,49 @@ async def test_an_engine_that_ignores_the_second_update(
     finally:
         assert_passes(await synced_back(engine, renderer, folder))
     assert_fails(verdict, "with the first weights published again")
+
+
+async def adapted(receiver: WeightReceiver, spec: EngineSpec, renderer: ChatRenderer, folder: Path) -> Verdict:
+    """Of a run whose adapters are added times 4."""
+    config = lora_config(rank=4, alpha=16, dropout=0.0, target_modules=())
+    weights = partial(folder_weights, folder)
+    return await WeightSync(spec, receiver, weights, renderer, partial(adapter_probe, str(folder), config)).run()
+
+
+async def test_adapters_arrive_and_leave_again(
+    engine: LocalEngineProcess, renderer: ChatRenderer, folder: Path
+) -> None:
+    verdict = await adapted(engine.weights, engine.spec, renderer, folder)
+    assert_passes(verdict)
+    assert "an adapter changed them by" in verdict.seen
+    assert_passes(await examined("model", engine.spec, renderer, folder))
+
+
+async def test_an_engine_that_takes_no_adapters_gets_merged_weights(
+    engine: LocalEngineProcess, renderer: ChatRenderer, folder: Path
+) -> None:
+    class WholeOnly:
+        def update(self, tensors: object, policy_version: int) -> None:
+            engine.weights.update(tensors, policy_version)
+
+    verdict = await adapted(WholeOnly(), engine.spec, renderer, folder)
+    assert_passes(verdict)
+    assert "adapter" not in verdict.seen
+
+
+@pytest.mark.parametrize(
+    ("liar", "said"),
+    [
+        (liars.DeafToAdapters, "an adapter was published and the logprobs stayed"),
+        (liars.Unscaled, "from those of the same weights merged"),
+        (liars.ForgetsTheVersion, "completions sampled with the adapter of version"),
+    ],
+)
+async def test_adapters_that_do_not_arrive_as_they_are(
+    liar: type[liars.TakesAdapters], said: str, engine: LocalEngineProcess, renderer: ChatRenderer, folder: Path
+) -> None:
+    assert_fails(await adapted(liar(engine.weights), engine.spec, renderer, folder), said)
+    assert_passes(await examined("model", engine.spec, renderer, folder))
 
 
 async def synced_back(engine: LocalEngineProcess, renderer: ChatRenderer, folder: Path) -> Verdict:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from tests.gateway.rig import until
 from tests.serve.rig import Rig, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+OVERTAKEN = "a later pause or resume came before all requests had ended; pause again"
 LONG = {"max_tokens": 450, "logprobs": 0, "ignore_eos": True}
 
 
@@ -77,6 +80,12 @@ async def pause(rig: Rig, mode: str) -> None:
 async def resume(rig: Rig) -> None:
     assert await rig.post("/resume") == (200, {"status": "resumed"})
     assert await rig.get("/is_paused") == (200, {"is_paused": False})
+
+
+async def until_paused(rig: Rig) -> None:
+    # Each question gives the pause a turn.
+    while (await rig.get("/is_paused"))[1] != {"is_paused": True}:
+        pass
 
 
 async def test_new_weights_change_version_and_outputs(rig: Rig, first: Path, second: Path) -> None:
@@ -145,13 +154,37 @@ async def test_waiting_lets_requests_end(rig: Rig) -> None:
     await resume(rig)
 
 
+async def test_waiting_lets_requests_end_that_an_earlier_pause_froze(rig: Rig) -> None:
+    stream = await Stream(rig).begin()
+    await pause(rig, "keep")
+    late = asyncio.create_task(rig.generate([1, 2]))
+    await asyncio.wait_for(pause(rig, "wait"), 30)
+    assert (await stream.end())["finish_reason"] == "length"
+    assert not late.done(), "nothing new begins"
+    await resume(rig)
+    assert len((await late)["token_ids"]) == 8
+
+
+async def test_a_pause_that_freezes_what_another_one_waits_for_is_told(rig: Rig) -> None:
+    stream = await Stream(rig).begin()
+    waiting = asyncio.create_task(rig.post("/pause?mode=wait"))
+    await until_paused(rig)
+    await pause(rig, "keep")
+    status, answer = await asyncio.wait_for(waiting, 30)
+    assert (status, answer["error"]["code"]) == (409, 409)
+    assert len(stream.token_ids) < 450
+    await resume(rig)
+    assert (await stream.end())["finish_reason"] == "length"
+
+
 async def test_a_resume_while_a_pause_still_waits_wins(rig: Rig) -> None:
     stream = await Stream(rig).begin()
     waiting = asyncio.create_task(rig.post("/pause?mode=wait"))
-    await asyncio.sleep(0.02)
+    await until_paused(rig)
     await resume(rig)
+    status, answer = await asyncio.wait_for(waiting, 30)
+    assert (status, answer["error"]["message"]) == (409, OVERTAKEN)
     await stream.end()
-    await waiting
     assert (await rig.generate([1]))["finish_reason"] == "length"
 
 
@@ -272,3 +305,23 @@ async def test_an_engine_that_died_is_told(first: Path) -> None:
             assert (status, answer["error"]["type"]) == (500, "InternalServerError")
             async with rig.http.get(rig.url + "/health") as health:
                 assert health.status == 503
+
+
+async def test_commands_to_an_engine_that_died_are_an_outage(first: Path) -> None:
+    """Not a bare 500, nor a refusal of what was asked."""
+    rpc = {"method": "reload_weights", "kwargs": {"weights_path": str(first)}}
+    with LocalEngineProcess(LocalEngineConfig(model=str(first), context_length=512)) as process:
+        async with serving(process, first) as rig:
+            os.kill(process.pid, signal.SIGKILL)
+            for path in ("/pause?mode=keep", "/pause?mode=wait", "/pause", "/resume", "/reset_prefix_cache"):
+                status, answer = await rig.post(path)
+                assert (status, answer["error"]["type"], answer["error"]["code"]) == (
+                    503,
+                    "ServiceUnavailableError",
+                    503,
+                )
+                assert "died with exit code -9" in answer["error"]["message"]
+            assert (await rig.post("/collective_rpc", rpc))[0] == 503
+            # Whoever asks for tokens is told as well, and does not wait at a gate that nobody opens.
+            status, answer = await rig.post("/inference/v1/generate", {"token_ids": [1], "sampling_params": {}})
+            assert (status, answer["error"]["type"]) == (500, "InternalServerError")

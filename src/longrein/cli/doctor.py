@@ -20,6 +20,7 @@ from longrein.cli.engine import started_engine
 from longrein.cli.model_folder import with_model_folder
 from longrein.cli.task_parts import verifier_of
 from longrein.config import RunConfig
+from longrein.doctor.adapter_sync import Adapter
 from longrein.doctor.agent import Agent
 from longrein.doctor.check import About, Blocked, Broken, Check, examine
 from longrein.doctor.context import ContextLength
@@ -39,6 +40,7 @@ from longrein.engines.base import EngineSpec, WeightReceiver
 from longrein.engines.render import ChatRenderer
 from longrein.errors import ConfigError, EngineError, RenderError
 from longrein.sandboxes.base import SandboxBackend
+from longrein.train.adapter_probe import adapter_probe
 from longrein.train.folder_weights import folder_weights
 from longrein.types import Task
 
@@ -150,8 +152,14 @@ class Setup:
             ContextLength(spec, renderer, model.context_length),
             Stops(spec, renderer),
             PrefixCache(spec, renderer, model.context_length),
-            WeightSync(spec, receiver, lambda: folder_weights(Path(model.path)), renderer),
+            WeightSync(spec, receiver, lambda: folder_weights(Path(model.path)), renderer, self._adapter()),
         )
+
+    def _adapter(self) -> Adapter | None:
+        """What an engine of a run with ``[train.lora]`` is sent."""
+        if self._config.train.lora is None:
+            return None
+        return lambda weights: adapter_probe(self._config.model.path, parts.peft_config(self._config), weights)
 
     def _backend(self) -> SandboxBackend:
         return parts.sandbox_backend(self._config)

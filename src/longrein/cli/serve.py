@@ -17,7 +17,7 @@ from longrein.cli.model_folder import check_context_length, with_model_folder
 from longrein.config import RunConfig
 from longrein.engines.local.process import LocalEngineProcess
 from longrein.engines.render import ChatRenderer
-from longrein.errors import LongreinError
+from longrein.errors import CheckpointError, LongreinError
 from longrein.gateway.server import HOST
 from longrein.run_file import Problem, config_error
 from longrein.serve.served import ServedModel
@@ -142,9 +142,16 @@ def _names(config: RunConfig, asked: list[str]) -> tuple[str, ...]:
 
 
 def _eos_token_ids(folder: str, of_tokenizer: int | None) -> tuple[int, ...]:
-    """What ends a completion: the tokenizer's own, and what the model's ``generation_config.json`` names."""
+    """What ends a completion: the tokenizer's own, and what the model's ``generation_config.json`` names.
+
+    Raises:
+        CheckpointError: that file cannot be read.
+    """
     file = Path(folder) / "generation_config.json"
-    named = msgspec.json.decode(file.read_bytes(), type=_GenerationFile).eos_token_id if file.exists() else None
+    try:
+        named = msgspec.json.decode(file.read_bytes(), type=_GenerationFile).eos_token_id if file.exists() else None
+    except (msgspec.DecodeError, OSError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}; mend it, or take it away") from error
     several = named if isinstance(named, list) else [named]
     return tuple(dict.fromkeys(one for one in (of_tokenizer, *several) if one is not None))
 

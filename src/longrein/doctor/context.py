@@ -56,7 +56,10 @@ async def _refuses_more(sampler: Sampler, longer: I32) -> Verdict:
     except ContextLengthError:
         return passed(f"{longer.size} tokens are refused")
     except EngineRequestError as error:
-        return failed(f"a prompt beyond the context is refused as if it were malformed: {error}", "")
+        return failed(
+            f"a prompt beyond the context is refused as if it were malformed: {error}",
+            "have the engine's client raise ContextLengthError, or such rollouts fail instead of being cut off",
+        )
     return failed(
         f"a prompt of {longer.size} tokens, more than the engine says it can, was answered",
         "it was cut silently: switch off truncation of prompts in the engine",

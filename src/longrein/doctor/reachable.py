@@ -11,6 +11,8 @@ from longrein.engines.base import EngineSpec
 from longrein.engines.render import ChatRenderer
 from longrein.types import Sampling
 
+MEND = "serve a model whose config.json is that of its weights (vocab_size)"
+
 
 class Reachable:
     """Asks for one short completion."""
@@ -32,5 +34,5 @@ class Reachable:
                 "see whether the model's weights are whole, and whether the engine reports natural logarithms",
             )
         if completion.token_ids.min() < 0 or completion.token_ids.max() >= info.vocab_size:
-            return failed(f"ids {completion.token_ids.tolist()} outside its vocabulary of {info.vocab_size}", "")
+            return failed(f"ids {completion.token_ids.tolist()} outside its vocabulary of {info.vocab_size}", MEND)
         return passed(f"{info.model}: context {info.context_length}, vocabulary {info.vocab_size}")

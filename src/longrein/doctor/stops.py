@@ -35,7 +35,10 @@ class Stops:
             vocab_size = (await sampler.engine.info()).vocab_size
             outside = [token for token in self._renderer.stop_token_ids if token >= vocab_size]
             if outside:
-                return failed(f"stop ids {outside} are outside the engine's vocabulary of {vocab_size}", "")
+                return failed(
+                    f"stop ids {outside} are outside the engine's vocabulary of {vocab_size}",
+                    "give the engine and the run file (model.path) the same model folder",
+                )
             return combined([await _lengths(sampler, prompt_ids), await _stops(sampler, prompt_ids)])
 
 

@@ -6,13 +6,13 @@ import hmac
 
 import msgspec
 
-from longrein.errors import GatewayRequestError
+from longrein.errors import EngineError, GatewayRequestError
 from longrein.gateway.exchange import Exchange, Receive, Scope, Send
 from longrein.gateway.routes import NoRoute, route, split
 from longrein.gateway.settings import HttpBounds
 from longrein.serve.desk import Desk
 from longrein.serve.dialects import Dialects
-from longrein.serve.refusals import encode_error
+from longrein.serve.refusals import encode_error, engine_is_gone
 from longrein.serve.routes import TokenRoute
 
 OPEN_PATHS = ("/health", "/ping")
@@ -53,9 +53,17 @@ class ServeApp:
             self._authenticate(exchange)
             found.check_method(exchange.method)
             body = await exchange.body(self._bounds.max_body_bytes, self._bounds.body_timeout_s)
-            await found.handle(exchange, body)
+            await self._handle(found, exchange, body)
         except GatewayRequestError as error:
             await exchange.send_json(error.status, encode_error(error))
+
+    @staticmethod
+    async def _handle(found: TokenRoute, exchange: Exchange, body: bytes) -> None:
+        try:
+            await found.handle(exchange, body)
+        except EngineError as error:
+            # What is wrong with a request, its route has told.
+            raise engine_is_gone(error) from error
 
     async def _converse(self, exchange: Exchange) -> None:
         target = split(exchange.path)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol
 
 from longrein.engines.base import EngineInfo, EngineRequest, HeardEngine, OnToken
-from longrein.errors import GenerationAbortedError
+from longrein.errors import EngineError, GatewayRequestError, GenerationAbortedError
 from longrein.types import Completion
 
 PauseMode = Literal["abort", "wait", "keep"]
@@ -37,6 +37,10 @@ class PausableEngine:
         self._switch = switch
         self._gate = asyncio.Event()
         self._gate.set()
+        self._frozen = False
+        """Whether what runs is to stand still, too."""
+        self._overtaken = asyncio.Event()
+        """Of the pauses that wait: set once a later command decides otherwise."""
         self._switching = asyncio.Lock()
         self._running: set[asyncio.Task[Completion]] = set()
         self._aborted: set[asyncio.Task[Completion]] = set()
@@ -71,18 +75,27 @@ class PausableEngine:
         await self._engine.close()
 
     async def pause(self, mode: PauseMode) -> None:
-        """Let nothing new begin; return once what runs is cut off (abort), done (wait) or frozen (keep)."""
+        """Let nothing new begin; return once what runs is cut off (abort), done (wait) or frozen (keep).
+
+        What an earlier pause froze goes on to its end where this one waits for it.
+
+        Raises:
+            GatewayRequestError: 409, a later pause froze what this one waits for, or a resume came.
+            EngineError: the engine is gone.
+        """
         self._gate.clear()
-        if mode == "abort":
-            self.abort()
-        if mode != "keep" and self._running:
-            await asyncio.wait(set(self._running))
-        await self._switch_over()
+        if mode == "keep":
+            self._decide(frozen=True)
+        else:
+            await self._empty(mode)
+            self._frozen = True
+        await self._carry_out()
 
     async def resume(self) -> None:
-        """Go on with what was frozen and what waits."""
+        """Go on with what was frozen and what waits. Raises :class:`EngineError`: the engine is gone."""
         self._gate.set()
-        await self._switch_over()
+        self._decide(frozen=False)
+        await self._carry_out()
 
     def abort(self) -> int:
         """Cut off everything that runs; returns how many."""
@@ -95,10 +108,40 @@ class PausableEngine:
         """Free the KV of all that does not run."""
         await asyncio.to_thread(self._switch.clear_cache)
 
-    async def _switch_over(self) -> None:
+    async def _empty(self, mode: PauseMode) -> None:
+        """Return once nothing runs."""
+        overtaken = self._overtaken
+        if mode == "abort":
+            self.abort()
+        elif self._frozen:
+            self._frozen = False
+            await self._carry_out()
+        running, later = set(self._running), asyncio.ensure_future(overtaken.wait())
+        try:
+            while running and not overtaken.is_set():
+                await asyncio.wait({*running, later}, return_when=asyncio.FIRST_COMPLETED)
+                running = {task for task in running if not task.done()}
+        finally:
+            later.cancel()
+        if overtaken.is_set():
+            raise GatewayRequestError(
+                "a later pause or resume came before all requests had ended; pause again", status=409, code="mode"
+            )
+
+    def _decide(self, *, frozen: bool) -> None:
+        self._frozen = frozen
+        self._overtaken.set()
+        self._overtaken = asyncio.Event()
+
+    async def _carry_out(self) -> None:
         async with self._switching:
-            # Somebody may have changed his mind while this waited.
-            await asyncio.to_thread(self._switch.pause if self.is_paused else self._switch.resume)
+            try:
+                # Somebody may have changed his mind while this waited.
+                await asyncio.to_thread(self._switch.pause if self._frozen else self._switch.resume)
+            except EngineError:
+                # Who waits at the gate is to hear of it, too.
+                self._gate.set()
+                raise
 
     async def _admit(self, start: Callable[[], Awaitable[Completion]]) -> Completion:
         await self._gate.wait()

@@ -11,6 +11,7 @@ TYPES = {
     401: "AuthenticationError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
+    409: "ConflictError",
     500: "InternalServerError",
     503: "ServiceUnavailableError",
 }
@@ -40,6 +41,11 @@ def of_engine(error: ContextLengthError | EngineError) -> GatewayRequestError:
     """What a client hears of an engine that refused its request (400) or failed (500)."""
     refused = isinstance(error, ContextLengthError | EngineRequestError)
     return GatewayRequestError(str(error), status=400 if refused else 500, code="")
+
+
+def engine_is_gone(error: EngineError) -> GatewayRequestError:
+    """A 503, as of ``/health``: an outage for clients, which wait for whoever starts the server again."""
+    return GatewayRequestError(str(error), status=503, code="")
 
 
 def encode_error(error: GatewayRequestError) -> bytes:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from longrein.errors import EngineError, GatewayRequestError
+from longrein.errors import GatewayRequestError
 from longrein.gateway.exchange import Exchange
 from longrein.serve.completions import CompletionsRoute
 from longrein.serve.control import Control
@@ -31,7 +31,11 @@ SERVER_INFO = {
 
 
 class TokenRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """What serves one path. Raises :class:`GatewayRequestError` for what it refuses."""
+    """What serves one path.
+
+    Raises :class:`GatewayRequestError` for what it refuses, :class:`~longrein.errors.EngineError` where the engine is
+    gone.
+    """
 
     method: Literal["GET", "POST"]
     handle: Handler
@@ -52,10 +56,7 @@ class About:
 
     async def health(self, exchange: Exchange, body: bytes) -> None:
         """``GET /health``: an empty 200, or 503 when the engine is gone."""
-        try:
-            await self._engine.info()
-        except EngineError as error:
-            raise GatewayRequestError(str(error), status=503, code="") from error
+        await self._engine.info()
         await exchange.send_json(200, b"")
 
     async def version(self, exchange: Exchange, body: bytes) -> None:

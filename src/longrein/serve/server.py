@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -29,11 +30,16 @@ from longrein.serve.tokenizing import Tokenizing
 from longrein.serve.versions import VersionLabels
 from longrein.serve.weights import ReadWeights, ServedWeights
 
+MOST_PORT = 65535
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line decides."""
+    """What the command line decides.
+
+    Raises:
+        ConfigError: no such port, or no time at all.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -43,6 +49,12 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The run directory that sessions are recorded in."""
     session_idle_s: float = 600.0
     """After so long without a request a named session is over."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= MOST_PORT:
+            raise ConfigError(f"port {self.port} is none; give one from 1 to {MOST_PORT}, or 0 for a free one")
+        if not 0 < self.session_idle_s < math.inf:
+            raise ConfigError(f"session_idle_s is {self.session_idle_s:g}; give a number of seconds above 0")
 
 
 class ServedEngine(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from longrein.engines.base import WeightReceiver
-from longrein.errors import CheckpointError, EngineError
+from longrein.errors import CheckpointError, EngineError, EngineGoneError
 from longrein.serve.refusals import bad_request
 from longrein.serve.versions import VersionLabels
 
@@ -29,6 +29,7 @@ class ServedWeights:
 
         Raises:
             GatewayRequestError: 400, no such folder, a damaged one, or weights of another model. The old ones stay.
+            EngineGoneError: no engine could take any.
         """
         if not await asyncio.to_thread(_is_folder, folder):
             raise bad_request(f"weights_path {folder} is no folder on this machine", "weights_path")
@@ -36,6 +37,8 @@ class ServedWeights:
             try:
                 tensors = await asyncio.to_thread(self._read, folder)
                 await asyncio.to_thread(self._receiver.update, tensors, self._labels.policy_version + 1)
+            except EngineGoneError:
+                raise
             except (CheckpointError, EngineError) as error:
                 raise bad_request(f"the weights in {folder} cannot be taken: {error}", "weights_path") from error
             self._labels.add()

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from longrein.engines.base import EngineInfo
+from longrein.engines.local import client as client_module
 from longrein.engines.local import wire
 from longrein.engines.local.client import LocalEngineSpec
 from longrein.errors import EngineError
 from tests.engines.local.reference import ids, request
+from tests.gateway.rig import until
 
 HELLO = wire.pack(wire.Hello(info=EngineInfo(model="m", context_length=8, vocab_size=8)))
 JUNK = {
@@ -80,3 +82,19 @@ async def test_a_greeting_that_cannot_be_read(tmp_path: Path, junk: bytes) -> No
     async with peer(tmp_path, junk) as spec, asyncio.timeout(10):
         with pytest.raises(EngineError, match="not an embedded engine of this version"):
             await spec.connect()
+
+
+async def test_what_an_engine_has_no_room_for_waits_in_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "MOST_AT_ONCE", 2)
+    async with peer(tmp_path, HELLO) as spec, asyncio.timeout(10):
+        client = await spec.connect()
+        asked = [asyncio.create_task(client.generate(request(f"c{number}", ids([1])))) for number in range(4)]
+        await until(lambda: sorted(client._pending) == [0, 1])
+        asked[0].cancel()
+        await until(lambda: sorted(client._pending) == [1, 2])
+        await client.close()
+        ends = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(ends[0], asyncio.CancelledError)
+        assert all(isinstance(end, EngineError) for end in ends[1:]), "who waits for room is told too"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,6 +87,27 @@ async def test_bad_requests_are_refused_and_the_engine_lives_on(
     with pytest.raises(error):
         await engine.generate(request("bad", ids(prompt)))
     assert (await engine.generate(request("good", ids([1, 2])))).token_ids.size == 8
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sampling"),
+    [
+        (ids([1]), {"max_tokens": 5.5}),
+        (ids([1]), {"seed": 2**70}),
+        (ids([1]), {"stop": ("\ud800",)}),
+        (ids([1]), {"temperature": "hot"}),
+        (np.array([2**32 + 5]), {}),
+        (np.array([1.5]), {}),
+        (np.array([[1]]), {}),
+    ],
+)
+async def test_requests_of_other_types_fail_alone(engine: LocalEngine, prompt: Any, sampling: dict[str, Any]) -> None:
+    """The engine would hang up on a client that sends such, and all that it has asked for would be lost."""
+    other = asyncio.create_task(engine.generate(request("other", ids([1, 2]), max_tokens=200)))
+    await until_pending([other])
+    with pytest.raises(EngineRequestError):
+        await engine.generate(request("bad", prompt, **sampling))
+    assert (await other).token_ids.size == 200
 
 
 async def test_a_client_that_sends_garbage_is_cut_off_alone(engine: LocalEngine, process: LocalEngineProcess) -> None:

@@ -6,6 +6,7 @@ It samples nothing: token n of a completion is n, with the logprob that its sett
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -34,6 +35,7 @@ class Settings(msgspec.Struct, kw_only=True):
     adapters_at_run_time: bool = True
     transfer_backend: str = ""
     label: str = "default"
+    no_choices: bool = False
     reload_fails: bool = False
     resets: int = 0
     """How many requests for completions are cut off."""
@@ -41,15 +43,19 @@ class Settings(msgspec.Struct, kw_only=True):
     """Path of a change -> how often it is refused, undone."""
     cut_off: dict[str, int] = {}
     """Path of a change -> how often it is done, and the answer lost."""
+    restarts_at: str = ""
+    """Path of a change in the middle of which the server is killed, and started again at once."""
 
 
 class StandIn:
-    """One server. ``calls`` has every request that changes it, in order."""
+    """One server. ``calls`` has every request that changes it, in order; ``reads`` counts the others by path."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.calls: list[str] = []
+        self.reads: Counter[str] = Counter()
         self.asked: list[dict[str, Any]] = []
+        self.stands_still = False
         self.url = ""
         self._tokenizer = tiny.tokenizer()
 
@@ -74,12 +80,14 @@ class StandIn:
             return self._complete(request, path, body)
         if path in CHANGES:
             return self._change(request, body)
+        self.reads[path] += 1
         answers: dict[str, Any] = {
             "/health": dict,
             "/v1/models": self._models,
             "/tokenize": lambda: {"tokens": self._tokens(body["prompt"])},
             "/weight_info": lambda: {"weight_version": self.settings.label},
             "/server_info": self._info,
+            "/get_world_size": lambda: {"world_size": 1},
         }
         if path == "/tokenize" and not self.settings.tokenizes:
             del answers[path]
@@ -128,7 +136,9 @@ class StandIn:
                 "content": [{"token_id": i, "logprob": p} for i, p in zip(ids, logprobs, strict=True)]
             }
             choice["weight_versions"] = [{"version": self.settings.label, "start": 0, "end": count}]
-        return web.json_response({"choices": [choice], "usage": {"prompt_tokens_details": None}})
+        return web.json_response(
+            {"choices": [] if self.settings.no_choices else [choice], "usage": {"prompt_tokens_details": None}}
+        )
 
     def _change(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         path = request.path
@@ -138,6 +148,12 @@ class StandIn:
         if self._counted(self.settings.cut_off, path):
             assert request.transport
             request.transport.abort()
+        if path == self.settings.restarts_at:
+            self.settings.restarts_at, self.settings.label, self.stands_still = "", "default", False
+            assert request.transport
+            request.transport.abort()
+        if path in ("/pause", "/resume"):
+            self.stands_still = path == "/pause"
         if path == "/update_weight_version":
             self.settings.label = body["new_version"]
         if path == "/collective_rpc":
@@ -163,6 +179,8 @@ CHANGES = {
     "/start_weight_update",
     "/update_weights",
     "/finish_weight_update",
+    "/init_weight_transfer_engine",
+    "/shutdown_weight_transfer_engine",
 }
 
 

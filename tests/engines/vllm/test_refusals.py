@@ -8,17 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from longrein.doctor.tokenizer import Tokenizer
 from longrein.engines.base import Engine, TokenizingEngine
 from longrein.engines.render import ChatRenderer
+from longrein.engines.vllm.answers import Answer
 from longrein.engines.vllm.control import ControlTimeouts, ServerControl
 from longrein.engines.vllm.requirements import require_adapters, require_rank, require_transfer, require_updates
 from longrein.engines.vllm.routes import CompletionsRoute, TokensRoute
 from longrein.engines.vllm.spec import VllmEngineSpec
 from longrein.errors import EngineError, EngineRouteError
+from longrein.train.vllm.shapes import folder_shapes
 from tests import tiny
 from tests.engines.vllm import rig
 from tests.engines.vllm.stand_in import Settings, StandIn
@@ -154,3 +157,32 @@ async def test_a_connection_that_breaks_is_tried_again_and_a_label_of_another_is
         with pytest.raises(EngineError, match="somebody else publishes to it"):
             await engine.generate(rig.request([5]))
         await engine.close()
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{}", b"7", b"<html>"])
+def test_what_is_no_vllm_server_is_said_so(body: bytes) -> None:
+    answer = Answer(url="http://h:1", path="/weight_info", status=200, body=body)
+    with pytest.raises(EngineError, match="is it a vLLM server"):
+        answer.field("weight_version")
+
+
+@pytest.mark.parametrize("error", [["a", "b"], "a", {"message": "a"}, None, 3])
+def test_errors_of_any_form_are_told(error: Any) -> None:
+    answer = Answer(url="http://h:1", path="/pause", status=500, body=msgspec.json.encode({"error": error}))
+    with pytest.raises(EngineError, match="http://h:1/pause answered 500"):
+        answer.refuse()
+
+
+async def test_an_answer_without_a_completion_is_an_engine_fault(model: Path) -> None:
+    async with StandIn(Settings()).listening() as server:
+        engine = await rig.spec(server.url, model=model).connect()
+        server.settings.no_choices = True
+        with pytest.raises(EngineError, match="answered without what a run needs"):
+            await engine.generate(rig.request([5]))
+        await engine.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1", b"\x02" + bytes(7) + b"[]"])
+def test_a_folder_that_means_nothing_here_is_not_compared_with(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    assert folder_shapes(tmp_path) == {}

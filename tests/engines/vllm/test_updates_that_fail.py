@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ from longrein.engines.vllm.control import ControlTimeouts, ServerControl
 from longrein.engines.vllm.labels import UNLABELLED
 from longrein.errors import EngineError, EngineUnreachableError
 from longrein.train.vllm.delta import DeltaWeights
-from longrein.train.vllm.transfer import Transfer
+from longrein.train.vllm.transfer import Transfer, TransferWeights
+from tests.engines.vllm import rig
 from tests.engines.vllm.stand_in import Settings, StandIn
 from tests.engines.vllm.test_updates import publish, updates
 
@@ -31,6 +33,9 @@ async def server() -> AsyncIterator[StandIn]:
 
 class Changed:
     """Weights that have their difference to the version before in a folder of its own."""
+
+    def refuse_gone(self, server: ServerControl) -> None:
+        """They stay there."""
 
     def change(self, server: ServerControl) -> None:
         server.reload("/difference")
@@ -164,3 +169,82 @@ async def test_weights_that_were_sent_once_are_not_waited_for_again(server: Stan
         await asyncio.to_thread(made.publish, transfer, 3)
     assert time.monotonic() - began_s < 10.0
     await asyncio.to_thread(made.close)
+
+
+class Link:
+    """The trainer's end of a transfer that has no bytes."""
+
+    backend = "none"
+
+    def __init__(self) -> None:
+        self.joined: list[int] = []
+
+    def offer(self, rank_offset: int, world_size: int) -> Mapping[str, Any]:
+        return {"rank_offset": rank_offset, "world_size": world_size}
+
+    def join(self, world_size: int) -> None:
+        self.joined.append(world_size)
+
+    def send(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """There is nobody to send to."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def transfers(link: Link, *urls: str, outage_timeout_s: float = 5.0) -> TransferWeights:
+    return TransferWeights(updates(*urls, outage_timeout_s=outage_timeout_s), link, {}, timeout_s=5.0)
+
+
+async def send(receiver: TransferWeights, version: int) -> None:
+    await asyncio.to_thread(receiver.update, {"a": torch.ones(2)}, version)
+
+
+async def until(met: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if met():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it never came to that")
+
+
+async def test_a_server_that_restarts_in_the_middle_of_a_transfer_does_not_stand_still(server: StandIn) -> None:
+    """It has nothing to go on with, but whoever asks it must hear that, and go elsewhere."""
+    link = Link()
+    receiver = transfers(link, server.url)
+    await send(receiver, 1)
+    server.settings.restarts_at = "/update_weights"
+    with pytest.raises(EngineError, match=r"1 of 1.*lost in the middle of an update"):
+        await send(receiver, 2)
+    assert not server.stands_still
+    server.calls.clear()
+    looked = server.reads["/weight_info"]
+    await until(lambda: server.reads["/weight_info"] >= looked + 2)
+    assert (server.calls, server.stands_still) == ([], False), "whoever looks after it pauses it no more"
+    await send(receiver, 3)
+    assert (server.settings.label, server.stands_still) == ("3", False)
+    assert link.joined == [2, 2]
+    await asyncio.to_thread(receiver.close)
+
+
+async def test_a_server_that_is_left_in_the_middle_of_a_transfer_stands_still_until_the_next(server: StandIn) -> None:
+    """It has half of its weights: going on would end it."""
+    link = Link()
+    receiver = transfers(link, server.url)
+    await send(receiver, 1)
+    server.settings.cut_off = {"/update_weights": 1}
+    with pytest.raises(EngineError, match=r"1 of 1.*lost in the middle of an update"):
+        await send(receiver, 2)
+    assert server.stands_still
+    await send(receiver, 3)
+    assert (server.settings.label, server.stands_still) == ("3", False)
+    assert link.joined == [2, 2], "a sending that broke off leaves nothing to send by"
+    await asyncio.to_thread(receiver.close)
+
+
+async def test_a_server_that_is_out_is_waited_for_before_a_transfer() -> None:
+    dead = f"http://127.0.0.1:{rig.free_port()}"
+    receiver = transfers(Link(), dead, outage_timeout_s=0.3)
+    with pytest.raises(EngineError, match=rf"1 of 1.*{dead}.*Waited 0.3 s for it"):
+        await send(receiver, 1)
+    await asyncio.to_thread(receiver.close)

@@ -33,9 +33,15 @@ class AdaptedModule:
         self._base = map_block(manifest, file_descriptor)
         self._base_is_in_block = False
         self._adapted: frozenset[str] = frozenset()
+        self.unsettled = False
+        """Whether weights have begun to change that nobody computes with yet, all of them or a part."""
+
+    def settle(self) -> None:
+        """What was taken is computed with."""
+        self.unsettled = False
 
     def take(self, swap: wire.NewWeights) -> None:
-        """Take what the owner has put into the block."""
+        """Take what the owner has put into the block. Broken off, it may be begun again."""
         match swap:
             case wire.Swap():
                 self._take_whole()
@@ -43,6 +49,7 @@ class AdaptedModule:
                 self._take_adapter(map_block(manifest, self._file_descriptor), scalings)
 
     def _take_whole(self) -> None:
+        self.unsettled = True
         load_block(self._module, self._base)
         self._base_is_in_block = True
         self._adapted = frozenset()
@@ -52,8 +59,10 @@ class AdaptedModule:
             # No full update has come yet: the weights that the engine was started with are the base.
             save_block(self._module, self._base)
             self._base_is_in_block = True
+        self.unsettled = True
+        former, self._adapted = self._adapted, self._adapted | scalings.keys()
         with torch.no_grad():
-            for name in self._adapted - scalings.keys():
+            for name in former - scalings.keys():
                 self._module.get_parameter(name).copy_(self._base[name])
             for name, scaling in scalings.items():
                 module = name.removesuffix(WEIGHT)

@@ -13,6 +13,7 @@ from longrein.engines.base import AdapterSpec, AdapterTarget
 from longrein.engines.local import wire
 from longrein.engines.local.adapted import LORA_A, LORA_B, WEIGHT
 from longrein.engines.local.manifest import Manifest, TensorPlace
+from longrein.engines.local.shortage import shortage
 from longrein.engines.local.weights import SharedWeights, aligned, map_block, show
 from longrein.errors import EngineError
 
@@ -46,7 +47,8 @@ class AdaptableWeights(SharedWeights):
 
         Raises:
             EngineError: modules or shapes that the engine's model does not have, an older version than the engine's
-                (in all cases nothing was changed), weights that were sent in part, or an engine that is gone.
+                (in all cases nothing was changed), weights that were sent in part, memory that ran out here or there,
+                or an engine that is gone.
         """
         self._refuse_old(policy_version)
         if not self._base_is_whole:
@@ -56,8 +58,8 @@ class AdaptableWeights(SharedWeights):
         for module, target in spec.targets.items():
             self._refuse_other_target(module, target, named)
         manifest = adapter_manifest(named, self._manifest.size_bytes)
-        area = map_block(manifest, self._file_descriptor)
-        with torch.no_grad():
+        with shortage(), torch.no_grad():
+            area = map_block(manifest, self._file_descriptor)
             for name, tensor in named.items():
                 area[name].copy_(tensor)
         scalings = {module + WEIGHT: target.scaling for module, target in spec.targets.items()}

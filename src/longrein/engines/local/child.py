@@ -16,7 +16,7 @@ from longrein.engines.local import wire
 from longrein.engines.local.boot import Boot
 from longrein.engines.local.config import LocalEngineConfig
 from longrein.engines.local.manifest import anonymous_file
-from longrein.errors import EngineError
+from longrein.errors import EngineError, EngineGoneError
 
 _LOG_TAIL_CHARACTERS = 2000
 _LONGEST_SOCKET_PATH = 100
@@ -60,17 +60,18 @@ class EngineChild:
         return self._process.pid
 
     def tell(self, frame: object) -> None:
-        """Send a frame. Raises :class:`EngineError` when the process is gone."""
+        """Send a frame. Raises :class:`EngineGoneError` when the process is gone."""
         try:
             self._owner.sendall(wire.pack(frame))
         except OSError as error:
-            raise EngineError(self._describe_death()) from error
+            raise EngineGoneError(self._describe_death()) from error
 
     def hear(self, timeout_s: float) -> wire.ToOwner:
         """Wait for a frame.
 
         Raises:
-            EngineError: the process died (with the end of its log), was stopped, or said nothing for too long.
+            EngineGoneError: the process died (with the end of its log), or was stopped.
+            EngineError: it said nothing for too long.
         """
         self._owner.settimeout(timeout_s)
         try:
@@ -78,7 +79,7 @@ class EngineChild:
         except TimeoutError as error:
             raise EngineError(f"the engine for {self._config.model} did not answer within {timeout_s:g} s") from error
         except (OSError, EOFError) as error:
-            raise EngineError(self._describe_death()) from error
+            raise EngineGoneError(self._describe_death()) from error
 
     def close(self) -> None:
         """Kill the process and leave nothing behind. It has no state of its own that could be lost. Idempotent."""

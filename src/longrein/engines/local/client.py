@@ -10,9 +10,12 @@ import numpy as np
 
 from longrein.engines.base import EngineInfo, EngineRequest, OnToken, SampledToken
 from longrein.engines.local import wire
+from longrein.engines.request_checks import refuse_malformed
 from longrein.errors import ContextLengthError, EngineError, EngineRequestError
 from longrein.types import Completion
 
+MOST_AT_ONCE = 1024
+"""Requests of one client that the engine has, running or waiting; further ones wait here, in order."""
 _DECODER: msgspec.msgpack.Decoder[wire.ToClient] = msgspec.msgpack.Decoder(wire.ToClient)
 
 
@@ -67,6 +70,7 @@ class LocalEngine:
         self._calls = itertools.count()
         self._pending: dict[int, asyncio.Future[wire.Reply]] = {}
         self._listeners: dict[int, OnToken] = {}
+        self._room = asyncio.Semaphore(MOST_AT_ONCE)
         self._gone = ""
         self._listener = asyncio.create_task(self._listen(reader))
 
@@ -77,19 +81,25 @@ class LocalEngine:
 
     async def generate(self, request: EngineRequest) -> Completion:
         """Sample one completion; see :meth:`longrein.engines.base.Engine.generate`."""
+        refuse_malformed(request)
         self._refuse_if_gone()
-        return await self._answered(next(self._calls), request)
+        async with self._room:
+            self._refuse_if_gone()
+            return await self._answered(next(self._calls), request)
 
     async def generate_heard(self, request: EngineRequest, on_token: OnToken) -> Completion:
         """The same, token by token; see :meth:`longrein.engines.base.HeardEngine.generate_heard`."""
+        refuse_malformed(request)
         self._refuse_if_gone()
-        call = next(self._calls)
-        self._listeners[call] = on_token
-        self._send(wire.Watch(call=call))
-        try:
-            return await self._answered(call, request)
-        finally:
-            del self._listeners[call]
+        async with self._room:
+            self._refuse_if_gone()
+            call = next(self._calls)
+            self._listeners[call] = on_token
+            self._send(wire.Watch(call=call))
+            try:
+                return await self._answered(call, request)
+            finally:
+                del self._listeners[call]
 
     async def _answered(self, call: int, request: EngineRequest) -> Completion:
         future: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()

@@ -138,13 +138,17 @@ class KvMemory:
 
     def widen(self, slab: Slab) -> None:
         """Make room for one more row, and for some more where that keeps within the bound."""
-        self._trim(other for other in self._slabs if not other.places)
+        self.drop_unused()
         # Memory without rows is kept until now, so that requests that come one by one need not fault it in again.
         if self._spare_rows(slab) < 1:
             self._trim(self._slabs)
         rows = len(slab.places)
         more = min(self._spare_rows(slab), int(rows * _GROWTH) - rows)
         slab.resize(rows + max(1, more))
+
+    def drop_unused(self) -> None:
+        """Give back the memory of slabs that have no rows."""
+        self._trim(slab for slab in self._slabs if not slab.places)
 
     def _spare_rows(self, slab: Slab) -> int:
         return (self._bound_tokens - self.tokens) // slab.capacity

@@ -80,11 +80,10 @@ class Prefill:
                 # Published first to last, they are to be dropped last to first.
                 self._store.follow(ROOT, row.token_ids[: row.block_tokens])
 
-    def take_complete(self) -> list[Row]:
-        """Remove and return the rows that lack only their prompt's last token. Their places are still theirs."""
-        complete = [row for row in self.rows if row.cached == row.prefill_end]
-        self.rows = [row for row in self.rows if row.cached != row.prefill_end]
-        return complete
+    @property
+    def complete(self) -> list[Row]:
+        """The rows that lack only their prompt's last token."""
+        return [row for row in self.rows if row.cached == row.prefill_end]
 
     def _take_blocks(self, row: Row) -> None:
         if not row.in_blocks:

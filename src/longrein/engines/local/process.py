@@ -29,10 +29,12 @@ class _Running:
         self._lock = threading.Lock()
 
     def command(self, frame: wire.FromOwner) -> None:
-        """Have the engine carry something out, from any thread."""
+        """Have the engine carry something out, from any thread. Raises :class:`EngineError`: it could not."""
         with self._lock:
             self.child.tell(frame)
-            self.child.hear(_COMMAND_TIMEOUT_S)
+            reply = self.child.hear(_COMMAND_TIMEOUT_S)
+        if isinstance(reply, wire.NotTaken):
+            raise EngineError(f"the engine for {self.info.model} did not take the weights: {reply.message}")
 
 
 class LocalEngineProcess:

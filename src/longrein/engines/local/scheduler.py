@@ -11,35 +11,31 @@ each change of weights starts a new epoch; with ``keep`` there is only one.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 
-import msgspec
 import numpy as np
 import torch
 
 from longrein.engines.local import wire
 from longrein.engines.local.admission import admit
+from longrein.engines.local.answers import Answer, Answers
 from longrein.engines.local.config import LocalEngineConfig
 from longrein.engines.local.forward import DecodeRows
 from longrein.engines.local.kv import KvMemory, Slabs, capacity_for, copy_row
+from longrein.engines.local.leaving import empty, keep
 from longrein.engines.local.model import LocalModel
 from longrein.engines.local.prefill import Prefill
-from longrein.engines.local.prefix import BLOCK_TOKENS, Chunk, Conversation, PrefixStore, Span, shared_tokens
+from longrein.engines.local.prefix import BLOCK_TOKENS, PrefixStore, shared_tokens
 from longrein.engines.local.reports import Report, Reports
 from longrein.engines.local.row import Job, Row, Ticket
-from longrein.engines.local.sample import sample
+from longrein.engines.local.sample import Sampled, sample
+from longrein.engines.local.shortage import ShortageError, shortage
 from longrein.engines.local.stops import StopRule
 
 PREFILL_TOKENS_BESIDE_DECODING = 128
 PREFILL_TOKENS_ALONE = 512
 MOST_PREFILLING = 8
 """Prompts in progress at once: a group's siblings. More would only hold memory."""
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A reply and whose it is."""
-
-    ticket: Ticket
-    reply: wire.Reply
 
 
 class Scheduler:
@@ -57,8 +53,10 @@ class Scheduler:
         self._prefill = Prefill(self._kv, self._store)
         self._slabs = Slabs(self._kv)
         self._rows: list[Row] = []
-        self._answers: list[Answer] = []
+        self._answers = Answers()
         self._reports = Reports()
+        self._unfit = ""
+        """Why nothing can be sampled until other weights come."""
 
     @property
     def idle(self) -> bool:
@@ -82,10 +80,12 @@ class Scheduler:
     def submit(self, ticket: Ticket, request: wire.Generate) -> None:
         """Queue a request, or answer it with a refusal."""
         job = admit(ticket, request, self._model.vocab_size, self._model.context_length)
-        if isinstance(job, Job):
+        if isinstance(job, Job) and self._unfit:
+            self._answers.fail(job, self._unfit)
+        elif isinstance(job, Job):
             self._waiting.append(job)
         else:
-            self._answers.append(Answer(ticket=ticket, reply=job))
+            self._answers.give(ticket, job)
 
     @torch.inference_mode()
     def cancel(self, ticket: Ticket) -> None:
@@ -114,11 +114,26 @@ class Scheduler:
     def clear_cache(self) -> None:
         """Free the KV of all that does not run. Running requests go on with what they have."""
         self._store.clear()
+        with torch.inference_mode():
+            self._kv.drop_unused()
+
+    @torch.inference_mode()
+    def unfit(self, why: str) -> None:
+        """The weights are half changed: sample nothing with them. A :meth:`swap` mends it."""
+        self._unfit = why
+        while (job := self._next_victim()) is not None:
+            self._answers.fail(job, why)
 
     @torch.inference_mode()
     def swap(self, policy_version: int) -> None:
-        """The model's weights have just changed. Running requests go on with the KV they have."""
-        self._model.refresh()
+        """The model's weights have just changed. Running requests go on with the KV they have.
+
+        Raises:
+            ShortageError: memory ran out in the middle; see :meth:`unfit`.
+        """
+        with shortage():
+            self._model.refresh()
+        self._unfit = ""
         self._policy_version = policy_version
         if self._config.stale_cache == "recompute":
             self._epoch += 1
@@ -135,14 +150,24 @@ class Scheduler:
 
     def take_answers(self) -> list[Answer]:
         """Replies since the last call."""
-        answers, self._answers = self._answers, []
+        answers = self._answers.take()
         for answer in answers:
             self._reports.end(answer.ticket)
         return answers
 
     @torch.inference_mode()
     def step(self) -> None:
-        """One pass: prefill what waits, within a budget, and sample one token for every running request."""
+        """One pass: prefill what waits, within a budget, and sample one token for every running request.
+
+        If memory runs out nothing has happened, but that there is more of it: the cache is empty, or a request refused.
+        """
+        try:
+            with shortage():
+                self._pass()
+        except ShortageError as error:
+            self._relieve(error)
+
+    def _pass(self) -> None:
         # What ended is completed by itself if nothing else runs: whether the next request is here already must not
         # decide the shape of the pass, hence the last bits of what it computes.
         if not self._rows or any(not row.finished for row in self._rows):
@@ -159,6 +184,30 @@ class Scheduler:
         if self._rows:
             self._decoded(logits)
 
+    def _relieve(self, error: ShortageError) -> None:
+        cached = self._store.tokens
+        self.clear_cache()
+        if not cached and (job := self._next_victim()) is not None:
+            self._answers.fail(
+                job,
+                f"{error} with {job.prompt_ids.size} tokens of prompt beside {self.begun} other requests; lower "
+                "max_batch, batch_tokens or the context length",
+            )
+
+    def _next_victim(self) -> Job | None:
+        """Let go of the largest request that has begun, or else of the oldest."""
+        begun = [*self._prefill.rows, *self._rows]
+        if not begun:
+            return self._waiting.popleft() if self._waiting else None
+        row = max(begun, key=lambda row: row.size)
+        if row in self._rows:
+            row.place.slab.remove(row.place)
+            self._rows.remove(row)
+        else:
+            self._prefill.drop(row)
+        # Of one that has ended only the last token's KV was missing.
+        return self._next_victim() if row.finished else row.job
+
     def _prefill_budget(self) -> int:
         if self.begun == 1:
             # Alone, a prompt is computed block by block: the same bits, whatever was cached.
@@ -172,12 +221,18 @@ class Scheduler:
         job = next((job for job in self._waiting if job.conversation_id not in ending), None)
         if job is None or not self._has_room(job):
             return False
+        try:
+            with shortage():
+                place = self._prefill.slabs.take(job.prompt_ids.size)
+        except ShortageError:
+            if not self.begun:
+                raise
+            # Others end, and it begins then.
+            return False
         self._waiting.remove(job)
         seed = job.sampling.seed
         rng = np.random.default_rng(seed if seed is not None else self._seeds.spawn(1)[0])
-        row = Row(
-            job, StopRule(job.sampling, self._model.tokenizer), rng, self._prefill.slabs.take(job.prompt_ids.size)
-        )
+        row = Row(job, StopRule(job.sampling, self._model.tokenizer), rng, place)
         row.restart(self._epoch, self._policy_version)
         self._prefill.begin(row)
         return True
@@ -190,12 +245,12 @@ class Scheduler:
 
     def _join(self) -> None:
         """Rows whose prompt has its KV decode from now on, in slabs with their like."""
-        for row in self._prefill.take_complete():
-            staged = row.place
-            row.place = self._slabs.take(row.size)
-            copy_row(staged, row.place)
-            row.place.clear_rest()
-            staged.slab.remove(staged)
+        for row in self._prefill.complete:
+            staged, place = row.place, self._slabs.take(row.size)
+            copy_row(staged, place)
+            place.clear_rest()
+            self._prefill.drop(row)
+            row.place = place
             self._rows.append(row)
 
     def _decodes(self) -> list[DecodeRows]:
@@ -213,27 +268,26 @@ class Scheduler:
         return decodes
 
     def _decoded(self, logits: torch.Tensor) -> None:
+        live = [index for index, row in enumerate(self._rows) if not row.finished]
+        # Its last token's KV is as little worth as its logits, though nothing is sampled from them.
+        ill = [row for index, row in enumerate(self._rows) if row.finished and not logits[index].isfinite().all()]
+        rows = [self._rows[index] for index in live]
+        sampled = _sampled(logits if len(live) == len(self._rows) else logits[live], rows) if live else None
+        # From here on nothing takes memory.
         for row in self._rows:
             if row.cached == row.prefill_end:
                 row.prefill_tokens += 1
             row.cached += 1
             row.place.used = row.cached
-        for index, row in enumerate(self._rows):
-            # Its last token's KV is as little worth as its logits, though nothing is sampled from them.
-            if row.finished and not logits[index].isfinite().all():
-                _empty(row)
-        live = [index for index, row in enumerate(self._rows) if not row.finished]
-        if live:
-            self._sample(
-                logits if len(live) == len(self._rows) else logits[live], [self._rows[index] for index in live]
-            )
+        for row in ill:
+            empty(row)
+        if sampled is not None:
+            self._take(sampled, rows)
         gone = [row for row in self._rows if row.finished and (row.cached == row.size or not self._worth_keeping(row))]
         for row in gone:
             self._leave(row)
 
-    def _sample(self, logits: torch.Tensor, rows: list[Row]) -> None:
-        uniforms = np.array([row.draw() for row in rows], dtype=np.float32)
-        sampled = sample(logits, [row.job.sampling for row in rows], uniforms)
+    def _take(self, sampled: Sampled, rows: list[Row]) -> None:
         for row, token_id, logprob in zip(rows, sampled.token_ids.tolist(), sampled.logprobs.tolist(), strict=True):
             if not np.isfinite(logprob):
                 self._fail(row)
@@ -242,20 +296,18 @@ class Scheduler:
             self._reports.add(row.job.ticket, token_id, logprob)
             if reason is not None:
                 row.finished = True
-                self._answers.append(Answer(ticket=row.job.ticket, reply=row.done(reason)))
+                self._answers.give(row.job.ticket, row.done(reason))
 
     def _fail(self, row: Row) -> None:
         row.finished = True
-        _empty(row)
+        empty(row)
         # What such weights computed may have been shared already, or lie where a row that moved has its rest.
         self._store.clear()
         for other in self._rows:
             other.place.clear_rest()
-        message = (
-            f"the model's logits are not finite (policy version {self._policy_version}); have its weights diverged?"
-        )
-        self._answers.append(
-            Answer(ticket=row.job.ticket, reply=wire.Failed(call=row.job.ticket.call, message=message))
+        self._answers.fail(
+            row.job,
+            f"the model's logits are not finite (policy version {self._policy_version}); have its weights diverged?",
         )
 
     def _worth_keeping(self, row: Row) -> bool:
@@ -263,22 +315,13 @@ class Scheduler:
 
     def _leave(self, row: Row) -> None:
         if self._worth_keeping(row):
-            own = Chunk(row.place.save(row.kept_tokens, row.cached), row.cached - row.kept_tokens)
-            self._store.put(
-                Conversation(
-                    conversation_id=row.job.conversation_id,
-                    token_ids=row.cached_ids.copy(),
-                    spans=(*row.spans, Span(chunk=own, length=own.size)),
-                    block_tokens=row.block_tokens,
-                    policy_version=row.kv_version,
-                )
-            )
+            # Where there is no memory for it, it is not kept.
+            with suppress(ShortageError), shortage():
+                keep(row, self._store)
         row.place.slab.remove(row.place)
         self._rows.remove(row)
 
 
-def _empty(row: Row) -> None:
-    """Nothing of it is kept, nor left where another row will move to: zero times NaN is NaN."""
-    row.forgotten = True
-    row.place.used = 0
-    row.place.clear_rest()
+def _sampled(logits: torch.Tensor, rows: list[Row]) -> Sampled:
+    uniforms = np.array([row.draw() for row in rows], dtype=np.float32)
+    return sample(logits, [row.job.sampling for row in rows], uniforms)

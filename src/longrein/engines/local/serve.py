@@ -23,6 +23,7 @@ from longrein.engines.local.mailbox import Closed, Letter, Mailbox, Opened
 from longrein.engines.local.model import load_model
 from longrein.engines.local.row import Ticket
 from longrein.engines.local.scheduler import Scheduler
+from longrein.engines.local.shortage import ShortageError, shortage
 from longrein.engines.local.weights import make_manifest
 
 _PARENT_CHECK_S = 0.5
@@ -102,14 +103,37 @@ class Server:
     def _obey(self, command: wire.FromOwner) -> wire.ToOwner:
         match command:
             case wire.Swap() | wire.SwapAdapter():
-                self._weights.take(command)
-                self._scheduler.swap(command.policy_version)
-                return wire.Swapped(policy_version=command.policy_version)
+                return self._swapped(command)
             case wire.Pause() | wire.Resume():
                 self._paused = isinstance(command, wire.Pause)
             case wire.ClearCache():
                 self._scheduler.clear_cache()
         return wire.Obeyed()
+
+    def _swapped(self, command: wire.NewWeights) -> wire.ToOwner:
+        try:
+            self._swap(command)
+        except ShortageError:
+            # What the cache held may be enough.
+            self._scheduler.clear_cache()
+            try:
+                self._swap(command)
+            except ShortageError as error:
+                return self._not_taken(error)
+        return wire.Swapped(policy_version=command.policy_version)
+
+    def _swap(self, command: wire.NewWeights) -> None:
+        with shortage():
+            self._weights.take(command)
+        self._scheduler.swap(command.policy_version)
+        self._weights.settle()
+
+    def _not_taken(self, error: ShortageError) -> wire.NotTaken:
+        if not self._weights.unsettled:
+            return wire.NotTaken(message=f"{error}; it goes on with those from before")
+        why = f"{error} while weights were taken; send weights again"
+        self._scheduler.unfit(why)
+        return wire.NotTaken(message=why)
 
 
 def main() -> None:

@@ -133,6 +133,12 @@ class Swapped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     policy_version: int
 
 
+class NotTaken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The engine could not take the weights."""
+
+    message: str
+
+
 class Obeyed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The owner's last command is carried out."""
 
@@ -142,7 +148,7 @@ FromOwner = NewWeights | Pause | Resume | ClearCache
 Request = Generate | Watch | Cancel | Forget
 Reply = Done | RefusedRequest | RefusedContext | Failed
 ToClient = Hello | Sampled | Reply
-ToOwner = Ready | Swapped | Obeyed
+ToOwner = Ready | Swapped | NotTaken | Obeyed
 
 _ENCODER = msgspec.msgpack.Encoder()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import msgspec
 
@@ -59,6 +59,16 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         except msgspec.DecodeError as error:
             raise EngineError(f"{self.url}{self.path} sent no JSON ({error}); is it a vLLM server?") from error
 
+    def field(self, name: str) -> Any:
+        """A field of the decoded body. Raises :class:`EngineError` where there is none."""
+        decoded = self.json()
+        if not isinstance(decoded, dict) or name not in decoded:
+            raise EngineError(
+                f"{self.url}{self.path} answered without {name!r}: {self.body[:80]!r}; is it a vLLM server of 0.32 or "
+                "later?"
+            )
+        return cast("dict[str, Any]", decoded)[name]
+
     def refuse(self) -> NoReturn:
         """Raise what an answer other than 200 means.
 
@@ -87,6 +97,6 @@ def _error(body: bytes) -> dict[str, Any]:
         decoded = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:
         return {}
-    error = decoded.get("error")
+    error = decoded.get("error") or {}
     # Some routes say {"error": "text"}.
-    return {"message": error} if isinstance(error, str) else (error or {})
+    return cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": error}

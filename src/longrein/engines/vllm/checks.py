@@ -75,7 +75,7 @@ async def tokenized(server: Server, model: str, text: str) -> list[int]:
     answer = await server.post("/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
     if not answer.ok:
         answer.refuse()
-    return list(answer.json()["tokens"])
+    return list(answer.field("tokens"))
 
 
 async def check_tokenizer(server: Server, found: Served, facts: ModelFacts) -> None:

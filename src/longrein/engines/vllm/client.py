@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import aiohttp
 import msgspec
 import numpy as np
 
 from longrein.engines.base import EngineInfo, EngineRequest
+from longrein.engines.request_checks import out_of_range, refuse_malformed
 from longrein.engines.vllm.checks import tokenized
 from longrein.engines.vllm.fleet import Fleet, Member
 from longrein.engines.vllm.labels import Labels
+from longrein.engines.vllm.outage import Patience
 from longrein.errors import ContextLengthError, EngineError, EngineRequestError, EngineUnreachableError
 from longrein.types import I32, Completion
 
@@ -22,15 +23,15 @@ RETRY_S = 1.0
 class VllmEngine:
     """An async client of one or more servers of the same model; an :class:`~longrein.engines.base.Engine`.
 
-    A request that no server could take, or whose server went away, is asked again: nothing of it was used. A server's
-    refusal is final.
+    A request that no server could take, or whose server went away, is asked again, once a server is well and has the
+    run's weights: nothing of it was used. A server's refusal is final.
 
     Args:
         info: what the servers agree on.
         fleet: the servers.
         labels: reads the versions of their weights.
         session: closed with the client.
-        outage_timeout_s: how long a request waits for a server to come back.
+        outage_timeout_s: how long a request waits for a server to come back, each time that it is lost.
     """
 
     def __init__(
@@ -53,16 +54,17 @@ class VllmEngine:
         (``--enable-prompt-tokens-details``).
         """
         fitted = self._fitted(request)
-        give_up_s = 0.0
+        patience = Patience(self._outage_timeout_s)
         while True:
             member = self._fleet.pick(request.conversation_id)
             try:
+                if patience.is_out:
+                    await self._see_well(member)
+                    patience.well()
                 return await self._once(member, fitted)
             except EngineUnreachableError as error:
                 another = self._fleet.lost(member)
-                give_up_s = give_up_s or time.monotonic() + self._outage_timeout_s
-                if time.monotonic() > give_up_s:
-                    raise EngineError(f"{error}. Waited {self._outage_timeout_s:g} s for it.") from error
+                patience.lost(error)
             if not another:
                 await asyncio.sleep(RETRY_S)
 
@@ -81,6 +83,15 @@ class VllmEngine:
     async def close(self) -> None:
         """Close all connections; the servers drop what was asked on them, and live on."""
         await self._session.close()
+
+    async def _see_well(self, member: Member) -> None:
+        """Raise :class:`EngineUnreachableError` for a server that is out, or was started again and lacks its weights.
+
+        Asked at once, it would compute a whole completion that nobody takes.
+        """
+        await member.server.healthy()
+        label = await member.server.label_told()
+        self._labels.versions([label] if label else [], member.server.url)
 
     async def _once(self, member: Member, request: EngineRequest) -> Completion:
         sampled = await member.sample(request)
@@ -102,6 +113,9 @@ class VllmEngine:
         ids, vocabulary, context = request.prompt_ids, self._info.vocab_size, self._info.context_length
         if self._session.closed:
             raise EngineError("this client of the vLLM servers was closed")
+        refuse_malformed(request)
+        if wrong := out_of_range(request.sampling):
+            raise EngineRequestError(wrong)
         if ids.size == 0:
             raise EngineRequestError("the prompt is empty: an engine needs one token to decode from")
         if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:

@@ -58,7 +58,7 @@ class ServerControl:
             raise EngineError(
                 f"{self.url} has no routes that change weights; start it with VLLM_SERVER_DEV_MODE=1 in its environment"
             )
-        return str(self._good(answer).json()["weight_version"])
+        return str(self._good(answer).field("weight_version"))
 
     def served(self) -> Served:
         """Model and adapter."""
@@ -79,7 +79,7 @@ class ServerControl:
 
     def drop_caches(self) -> None:
         """No key or value of older weights is used any more; what requests in flight hold is computed anew."""
-        if not self.call("/reset_prefix_cache?reset_running_requests=true").json()["success"]:
+        if not self.call("/reset_prefix_cache?reset_running_requests=true").field("success"):
             raise EngineError(f"{self.url} did not drop its prefix cache; see the server's log")
 
     def relabel(self, policy_version: int) -> None:

@@ -15,6 +15,7 @@ from typing import Self
 from longrein.engines.vllm.control import ControlTimeouts, ServerControl
 from longrein.engines.vllm.urls import port_of
 from longrein.errors import ConfigError, EngineError, EngineUnreachableError
+from longrein.redaction import Secrets, shown_command
 
 MAX_EARLY_DEATHS = 2
 """A server that dies this often in a row before it is well is not started again."""
@@ -57,10 +58,15 @@ class ServerProcess:
         """Start it and wait until it is well.
 
         Raises:
-            EngineError: the port is taken, it died, or it is not well in time; with the end of its log.
+            EngineError: the port is taken, its log cannot be written, it died, or it is not well in time; with the end
+                of its log.
         """
         self._refuse_taken_port()
-        self._log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            self._log.open("ab").close()
+        except OSError as error:
+            raise EngineError(f"the vLLM server's log {self._log} cannot be written: {error}") from error
         self._keeper.start()
         deadline_s = time.monotonic() + timeout_s
         while not self._well.wait(_LOOK_EVERY_S):
@@ -68,7 +74,7 @@ class ServerProcess:
                 self.stop()
                 why = "died" if self._given_up.is_set() else f"was not well within {timeout_s:g} s"
                 raise EngineError(
-                    f"the vLLM server {' '.join(self._command)} {why}; the end of its log, {self._log}:\n"
+                    f"the vLLM server {shown_command(self._command)} {why}; the end of its log, {self._log}:\n"
                     f"{self.log_tail()}"
                 )
 
@@ -80,9 +86,10 @@ class ServerProcess:
         self._control.close()
 
     def log_tail(self) -> str:
-        """The end of what it printed."""
+        """The end of what it printed, without the secrets that it was given: vLLM prints its arguments."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
-        return text.strip()[-_LOG_TAIL_CHARACTERS:] or "(empty)"
+        # Before it is cut, or half a secret would be left.
+        return Secrets(self._command, self._env).hide(text).strip()[-_LOG_TAIL_CHARACTERS:] or "(empty)"
 
     def __enter__(self) -> Self:
         return self
@@ -94,9 +101,11 @@ class ServerProcess:
 
     def _keep(self) -> None:
         early_deaths = 0
-        while not self._stopping.is_set() and early_deaths < MAX_EARLY_DEATHS:
-            early_deaths = 0 if self._run_once() else early_deaths + 1
-        self._given_up.set()
+        try:
+            while not self._stopping.is_set() and early_deaths < MAX_EARLY_DEATHS:
+                early_deaths = 0 if self._run_once() else early_deaths + 1
+        finally:
+            self._given_up.set()
 
     def _run_once(self) -> bool:
         """Start it and wait for its end, or for ours; returns whether it was ever well."""
@@ -116,7 +125,7 @@ class ServerProcess:
                         was_well = True
                         self._well.set()
             finally:
-                # The leash kills the group when its stdin ends.
+                # The leash kills the group when its stdin ends; if it was killed itself, its guard does.
                 leash.communicate()
         return was_well
 

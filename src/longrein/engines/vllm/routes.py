@@ -5,7 +5,7 @@ As vLLM 0.32.0 has them; ``docs/design/vllm_protocol.md`` shows requests and ans
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from longrein.errors import EngineError
 from longrein.types import F32, I32, FinishReason, Sampling
 
 R = TypeVar("R", bound=msgspec.Struct)
+_ONE = msgspec.Meta(min_length=1)
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +149,7 @@ class _TokensChoice(msgspec.Struct):
 
 
 class _TokensReply(msgspec.Struct):
-    choices: list[_TokensChoice]
+    choices: Annotated[list[_TokensChoice], _ONE]
     usage: _Usage
 
 
@@ -163,7 +164,7 @@ class _TextChoice(msgspec.Struct):
 
 
 class _CompletionsReply(msgspec.Struct):
-    choices: list[_TextChoice]
+    choices: Annotated[list[_TextChoice], _ONE]
     usage: _Usage
 
 

@@ -52,12 +52,16 @@ class Server:
 
     async def label(self) -> str:
         """What the server calls its present weights; the unlabelled name where it cannot tell."""
+        return await self.label_told() or UNLABELLED
+
+    async def label_told(self) -> str:
+        """The same; empty where it cannot tell."""
         answer = await self.get("/weight_info")
         if answer.no_route:
-            return UNLABELLED
+            return ""
         if not answer.ok:
             answer.refuse()
-        return str(answer.json()["weight_version"])
+        return str(answer.field("weight_version"))
 
     async def healthy(self) -> None:
         """Raises :class:`EngineUnreachableError` for a server that is not, or does not say so in time."""

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from longrein.engines.vllm.control import PauseMode, ServerControl
 from longrein.engines.vllm.labels import UNLABELLED, version_of
+from longrein.engines.vllm.outage import Patience
 from longrein.errors import EngineError, EngineUnreachableError
 
 RETRY_S = 1.0
@@ -19,6 +20,10 @@ WATCH_EVERY_S = 2.0
 
 class Weights(Protocol):
     """Weights that a server can be brought to."""
+
+    def refuse_gone(self, server: ServerControl) -> None:
+        """Raise :class:`EngineError` if this server cannot get them, or not any more. Touches nothing."""
+        ...
 
     def change(self, server: ServerControl) -> None:
         """From those of the version before. Raises :class:`EngineError`."""
@@ -31,6 +36,9 @@ class Weights(Protocol):
 
 class StartWeights:
     """Those that a server was started with."""
+
+    def refuse_gone(self, server: ServerControl) -> None:
+        """See :class:`Weights`. They are there as long as the server is."""
 
     def change(self, server: ServerControl) -> None:
         """See :class:`Weights`."""
@@ -86,11 +94,14 @@ class WeightUpdates:
         """
         self.refuse_old(policy_version)
         with self._lock:
-            deadline_s = time.monotonic() + self._outage_timeout_s
-            self._on_each(lambda server: self._bring(server, weights, policy_version, deadline_s))
+            self._on_each(lambda server: self._bring(server, weights, policy_version))
             self._weights, self._version = weights, policy_version
         if not self._watcher.is_alive() and not self._closed.is_set():
             self._watcher.start()
+
+    def wait_for_all(self) -> None:
+        """Return once every server answers. Raises :class:`EngineError`, which names each that does not in time."""
+        self._on_each(lambda server: self._patiently(server.healthy))
 
     def close(self) -> None:
         """Look after the servers no more. Idempotent."""
@@ -116,15 +127,23 @@ class WeightUpdates:
                 f"{len(problems)} of {len(self._servers)} vLLM servers did not take the weights: {told}"
             ) from problems[0]
 
-    def _bring(self, server: ServerControl, weights: Weights, policy_version: int, deadline_s: float) -> None:
+    def _bring(self, server: ServerControl, weights: Weights, policy_version: int) -> None:
+        def change() -> None:
+            server.healthy()
+            self._change(server, weights, policy_version)
+
+        self._patiently(change)
+
+    def _patiently(self, act: Callable[[], None]) -> None:
+        """Again and again while a server is out."""
+        patience = Patience(self._outage_timeout_s)
         while True:
             try:
-                server.healthy()
-                self._change(server, weights, policy_version)
+                act()
             except EngineUnreachableError as error:
-                if time.monotonic() > deadline_s:
-                    raise EngineError(f"{error}. Waited {self._outage_timeout_s:g} s for it.") from error
-                time.sleep(min(RETRY_S, max(0.0, deadline_s - time.monotonic())))
+                # One clock for all losses, since a wedged server is well by its own account.
+                patience.lost(error)
+                time.sleep(min(RETRY_S, self._outage_timeout_s))
             else:
                 return
 
@@ -135,6 +154,9 @@ class WeightUpdates:
         if not ours and version_of(label) > policy_version:
             raise EngineError(f"{server.url} has version {label} already; somebody else publishes to it")
         act = weights.change if goes_on and not doubtful else weights.whole
+        # Before the pause: a server that was started again may as well run, and one that was left in the middle of an
+        # update stands still as it is.
+        weights.refuse_gone(server)
         self._pause_it(server)
         try:
             act(server)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import platform
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -63,7 +65,9 @@ class VllmReceiver(WeightReceiver, Protocol):
 
 
 def weights_folder(given: str, output_dir: str, urls: tuple[str, ...]) -> str:
-    """The folder that was given, or one in the run directory if all servers are on this machine.
+    """A folder of this run's own in the one that was given, or in the run directory if all servers are on this machine.
+
+    Of its own, since what is in it is removed again: ``/dev/shm`` has other things in it, and other runs.
 
     Raises:
         ConfigError: a server elsewhere, and no folder was given.
@@ -74,7 +78,12 @@ def weights_folder(given: str, output_dir: str, urls: tuple[str, ...]) -> str:
             f"{elsewhere[0]} is not on this machine; give a weights folder that it sees under the same path, or "
             "weight_sync='nccl'"
         )
-    return given or str(Path(output_dir).resolve() / "engine-weights")
+    run = Path(output_dir).resolve()
+    if not given:
+        return str(run / "engine-weights")
+    # Two machines may have the same path for runs of their own, and see one weights folder.
+    digest = hashlib.blake2b(f"{platform.node()} {run}".encode(), digest_size=4).hexdigest()
+    return str(Path(given).resolve() / f"longrein-{run.name}-{digest}")
 
 
 def vllm_receiver(settings: SyncSettings, tied: Tied) -> VllmReceiver:

@@ -28,6 +28,9 @@ class ChangedFolder:
         self._tensors = tensors
         self._lock = threading.Lock()
 
+    def refuse_gone(self, server: ServerControl) -> None:
+        """They stay in memory."""
+
     def change(self, server: ServerControl) -> None:
         """Nothing is loaded where nothing changed."""
         if self._changed.is_dir():

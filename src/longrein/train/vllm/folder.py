@@ -28,6 +28,9 @@ class WeightFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def refuse_gone(self, server: ServerControl) -> None:
+        """They stay on disk."""
+
     def change(self, server: ServerControl) -> None:
         """All of them, as always."""
         self.whole(server)

@@ -41,6 +41,9 @@ class AdapterFolder:
         self.folder = folder
         self._base = base
 
+    def refuse_gone(self, server: ServerControl) -> None:
+        """They stay on disk."""
+
     def change(self, server: ServerControl) -> None:
         """The adapter alone."""
         link = self.folder.with_name(_link_name(server.url))

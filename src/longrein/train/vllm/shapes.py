@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -23,17 +22,23 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
 
 
 def folder_shapes(folder: Path) -> Shapes:
-    """Those of a folder's safetensors files, from their headers; empty for a folder that has none to read.
+    """Those of a folder's safetensors files, from their headers; empty for a folder that has none, or none to be read.
 
     A file begins with the length of its header (8 bytes, little-endian) and the header as JSON:
     https://huggingface.co/docs/safetensors
     """
     found: Shapes = {}
-    for file in sorted(folder.glob("*.safetensors")) if folder.is_dir() else []:
-        with file.open("rb") as stream:
-            (size,) = struct.unpack("<Q", stream.read(8))
-            header = msgspec.json.decode(stream.read(size), type=dict[str, Any])
-        found |= {name: tuple(told["shape"]) for name, told in header.items() if name != "__metadata__"}
+    try:
+        for file in sorted(folder.glob("*.safetensors")) if folder.is_dir() else []:
+            with file.open("rb") as stream:
+                size = int.from_bytes(stream.read(8), "little")
+                if size > file.stat().st_size:
+                    return {}
+                header = msgspec.json.decode(stream.read(size), type=dict[str, Any])
+            found |= {name: tuple(told["shape"]) for name, told in header.items() if name != "__metadata__"}
+    except (OSError, msgspec.DecodeError):
+        # A path that means something else on the server's machine.
+        return {}
     return found
 
 

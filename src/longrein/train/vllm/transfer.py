@@ -64,16 +64,28 @@ class Transfer:
         self._send = send
         self._gone = False
         """Sent, or given up."""
+        self._begun: set[str] = set()
+        """URLs of servers that were asked to receive: the second time nobody would send."""
         self._sending = Aside(self._send_once, "sending weights")
+
+    def refuse_gone(self, server: ServerControl) -> None:
+        """Once they are sent, they are gone: a server that is started again gets nothing until the next update."""
+        if self._gone:
+            raise EngineError(f"weights for {server.url} were sent once, and are gone; the next update brings others")
+        if server.url in self._begun:
+            raise EngineError(
+                f"{server.url} was lost in the middle of an update, and weights are sent once; the next update brings "
+                "others; see the server's log"
+            )
 
     def change(self, server: ServerControl) -> None:
         """Receive what is sent."""
         self.whole(server)
 
     def whole(self, server: ServerControl) -> None:
-        """The same. Once it is sent, it is gone: a server that is started again gets nothing until the next update."""
-        if self._gone:
-            raise EngineError(f"weights for {server.url} were sent once, and are gone; the next update brings others")
+        """The same."""
+        self.refuse_gone(server)
+        self._begun.add(server.url)
         try:
             server.call("/start_weight_update")
             self._all_there.wait(self._timeout_s)
@@ -110,7 +122,8 @@ class TransferWeights:
     """A :class:`~longrein.engines.base.WeightReceiver` over a link.
 
     A server that is started again in the middle of a run joins at the next update, and until then has only the weights
-    it was started with, which no client takes.
+    it was started with, which no client takes. It does not stand still meanwhile: its requests are refused at once, and
+    go elsewhere.
 
     Args:
         updates: the servers.
@@ -126,6 +139,8 @@ class TransferWeights:
         self._timeout_s = timeout_s
         self._known: Shapes = {}
         self._joined = False
+        self._sound = False
+        """Whether all that joined can be sent to; not after a sending that broke off in the middle."""
 
     def update(self, tensors: object, policy_version: int) -> None:
         """See :class:`~longrein.engines.base.WeightReceiver`. Names and shapes are those of the served model."""
@@ -143,10 +158,11 @@ class TransferWeights:
         )
         try:
             self._updates.publish(transfer, policy_version)
+            transfer.ended()
         except EngineError:
             transfer.give_up()
+            self._sound = False
             raise
-        transfer.ended()
 
     def close(self) -> None:
         """Look after the servers no more, and close the link."""
@@ -155,13 +171,15 @@ class TransferWeights:
 
     def _join_if_needed(self) -> None:
         servers = self._updates.servers
-        if self._joined and all(server.label() != UNLABELLED for server in servers):
+        self._updates.wait_for_all()
+        if self._sound and all(server.label() != UNLABELLED for server in servers):
             return
         if self._joined:
             self._link.close()
             for server in servers:
                 server.call("/shutdown_weight_transfer_engine")
-        sizes = [int(server.get("/get_world_size").json()["world_size"]) for server in servers]
+        self._joined, self._sound = True, False
+        sizes = [int(server.get("/get_world_size").field("world_size")) for server in servers]
         world_size = 1 + sum(sizes)
         offsets = [1 + sum(sizes[:place]) for place in range(len(sizes))]
         joining = Aside(lambda: self._link.join(world_size), "joining the servers")
@@ -169,7 +187,7 @@ class TransferWeights:
             offers = [self._link.offer(offset, world_size) for offset in offsets]
             list(pool.map(_join, servers, offers))
         joining.wait(self._timeout_s)
-        self._joined = True
+        self._sound = True
 
 
 def described(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
