@@ -15,6 +15,7 @@ import msgspec
 
 from longrein.errors import SandboxError
 from longrein.sandboxes.base import BackgroundProcess, Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
+from longrein.sandboxes.shell_exports import exports
 from longrein.types import Mount
 
 _T = TypeVar("_T")
@@ -153,9 +154,8 @@ class Handle:
     def start_bg(self, cmd: str, *, envs: dict[str, str] | None = None, cwd: str | None = None) -> Job:
         """Start a shell command."""
         name = secrets.token_hex(6)
-        lines = [f"export {key}={shlex.quote(value)}" for key, value in (envs or {}).items()]
-        lines += [f"cd {shlex.quote(cwd or self._sandbox.workdir)} || exit 1", cmd]
-        self.write_bytes(f"{self._control}/{name}.run", "\n".join(lines).encode() + b"\n")
+        script = f"{exports(envs or {})}cd {shlex.quote(cwd or self._sandbox.workdir)} || exit 1\n{cmd}\n"
+        self.write_bytes(f"{self._control}/{name}.run", script.encode())
         self.write_bytes(f"{self._control}/{name}.cmd", b"")
         return Job(self, f"{self._control}/{name}")
 

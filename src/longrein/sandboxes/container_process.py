@@ -69,10 +69,14 @@ class ContainerProcess:
         await self._child.kill()
 
     async def _end_tree(self) -> None:
-        self._state = await self._command.client.state(self._command.name)
-        await self._command.client.remove(self._command.name)
-        self._child.kill_first()
-        self._command.environment.unlink(missing_ok=True)
+        try:
+            self._state = await self._command.client.state(self._command.name)
+        finally:
+            try:
+                await self._command.client.remove(self._command.name)
+            finally:
+                self._child.kill_first()
+                self._command.environment.unlink(missing_ok=True)
 
     def _found(self) -> tuple[Finding, ...]:
         memory = Finding(kind="memory_limit", detail="processes of the container were killed for want of memory")

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from longrein.errors import SandboxError
 from longrein.sandboxes.base import ExecResult, Sandbox
+from longrein.sandboxes.shell_exports import exports
 
 FOLDER = "/var/lib/longrein-shell"
 """A private folder that the sandbox must have been made with."""
@@ -85,8 +86,7 @@ class Shell:
         """Forget the process; the sandbox's own end is what ends it."""
         if self._loop is not None:
             self._loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._loop
+            await asyncio.wait({self._loop})
 
     async def _ended(self, name: str, timeout_s: float) -> bytes | None:
         deadline_s = time.monotonic() + timeout_s
@@ -108,5 +108,4 @@ class Shell:
 
 
 def _script(command: str, cwd: str, env: Mapping[str, str]) -> str:
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
-    return "\n".join([*exports, f"cd -- {shlex.quote(cwd)} || exit 1", f"exec bash -c {shlex.quote(command)}", ""])
+    return f"{exports(env)}cd -- {shlex.quote(cwd)} || exit 1\nexec bash -c {shlex.quote(command)}\n"
