@@ -62,6 +62,11 @@ class OpenRelay:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def running(self) -> bool:
+        """Whether anything is carried still."""
+        return bool(self._tasks)
+
     async def start(self, ports: tuple[int, ...]) -> None:
         """See :meth:`ExecRelay.open`."""
         folder, numbers = shlex.quote(self._folder), " ".join(map(str, ports))
