@@ -15,7 +15,7 @@ import pytest
 from longrein.errors import SandboxError
 from longrein.sandboxes import openenv_shapes
 from longrein.sandboxes.as_openenv import AsOpenEnv, ExecResult, Handle
-from longrein.sandboxes.base import SandboxSpec, WorkFile, WorkTree
+from longrein.sandboxes.base import SandboxLimits, SandboxSpec, WorkFile, WorkTree
 from longrein.sandboxes.bubblewrap import BubblewrapBackend
 from longrein.sandboxes.from_openenv import FromOpenEnv
 from longrein.sandboxes.local import SubprocessBackend
@@ -60,6 +60,16 @@ def test_commands_and_files(handle: Handle) -> None:
         handle.write_text("/usr/bin/x", "")
     assert "localhost" in handle.read_text("/etc/hosts")
     assert handle.exec("sleep 60", timeout=0.3).exit_code == 137
+
+
+def test_of_much_output_the_end_is_kept(bubblewrap: BubblewrapBackend) -> None:
+    limits = SandboxLimits(collect_bytes=1 << 20, output_bytes=1000)
+    handle = AsOpenEnv(bubblewrap, limits=limits).create()
+    try:
+        flood = handle.exec("head -c 3000000 /dev/zero | tr '\\0' x | tee /dev/stderr; echo end")
+        assert (len(flood.stdout), flood.stdout[-5:], flood.stderr) == (1000, "xend\n", "x" * 1000)
+    finally:
+        handle.kill()
 
 
 def test_background_commands_share_processes_and_ports(handle: Handle) -> None:

@@ -21,7 +21,7 @@ from longrein.run_file import load_config
 from longrein.sandboxes.choose import BackendName, choose_backend
 from longrein.tasks.base import Split
 from longrein.tasks.families.registry import FAMILIES, SUITES
-from longrein.tasks.harbor import export_task
+from longrein.tasks.harbor import export_tasks
 from longrein.tasks.jsonl import write_jsonl
 from longrein.tasks.kinds import kind_of
 from longrein.tasks.source import SourceKind
@@ -160,8 +160,7 @@ def _export(arguments: argparse.Namespace, section: TasksSection, tasks: Sequenc
     elif target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TaskError(f"{target}: exists already and is no empty folder. Export into a new one.")
     else:
-        for task in tasks:
-            export_task(task, target)
+        export_tasks(tasks, target)
     print(f"{len(tasks)} tasks are in {target}")
     return 0
 

@@ -262,7 +262,13 @@ class Job:
 
     def text(self, name: str) -> str:
         """The end of what it said so far: ``out`` or ``err``."""
-        return self._handle.read_bytes(f"{self._path}.{name}")[-self._handle.output_bytes :].decode(errors="replace")
+        kept, path = self._handle.output_bytes, f"{self._path}.{name}"
+        try:
+            data = self._handle.read_bytes(path)
+        except SandboxError:  # more than is read at once
+            self._handle.start_bg(f"tail -c {kept} {path} > {path}.tail").wait(_START_TIMEOUT_S)
+            data = self._handle.read_bytes(f"{path}.tail")
+        return data[-kept:].decode(errors="replace")
 
     def _first(self, name: str, timeout_s: float | None) -> bytes:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
