@@ -217,9 +217,12 @@ class Handle:
         await self._sandbox.write(f"{self._control}/supervisor.sh", _SUPERVISOR.encode())
         argv = ("sh", f"{self._control}/supervisor.sh", self._control)
         process = await self._sandbox.start(("timeout", "-s", "KILL", f"{lifetime_s:.0f}", *argv))
-        async with asyncio.timeout(_START_TIMEOUT_S):
-            while not await self._is_there(f"{self._control}/ready"):  # noqa: ASYNC110 - a file tells nobody
-                await asyncio.sleep(_POLL_S)
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                while not await self._is_there(f"{self._control}/ready"):  # noqa: ASYNC110 - a file tells nobody
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError as error:
+            raise SandboxError(f"the sandbox's first command was not up within {_START_TIMEOUT_S:g} s") from error
         return process
 
     async def _is_there(self, path: str) -> bool:
