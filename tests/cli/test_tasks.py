@@ -58,7 +58,15 @@ def test_check_judges_for_real_and_says_what_is_wrong(tmp_path: Path, capsys: py
 
 def test_check_uses_the_sandbox_of_the_run_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_file = tmp_path / "run.toml"
-    lines = ['output_dir = "r"', "[model]", 'path = "m"', "[harness]", 'argv = ["x"]', "[sandbox]", 'backend = "docker"']
+    lines = [
+        'output_dir = "r"',
+        "[model]",
+        'path = "m"',
+        "[harness]",
+        'argv = ["x"]',
+        "[sandbox]",
+        'backend = "docker"',
+    ]
     run_file.write_text("\n".join([*lines, 'image = "an-image"', ""]))
     (tmp_path / "docker").write_text("#!/bin/sh\necho no $3 >&2; exit 1\n")
     (tmp_path / "docker").chmod(0o755)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """A stand-in for `docker`, as a program: containers are processes, what it keeps lies beside it.
 
-It knows as much of the command line as our client uses. A file ``fails-<command>`` beside it makes that command fail,
-``slow-run`` makes a container come late.
+It knows as much of the command line as our client uses. A file ``slow-run`` beside it makes a container come late.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -28,10 +28,9 @@ def run(arguments: list[str]) -> int:
     while (HERE / "slow-run").exists():
         (HERE / "asked").touch()
         time.sleep(0.02)
-    image, *rest = arguments
-    if image == "no-such-program":
+    if arguments[0] == "no-such-program":
         keep(found["--name"], found["--label"], 0)
-        print("exec: not found", file=sys.stderr)
+        sys.stderr.write("exec: not found\n")
         return 127
     # The command itself does not matter to those who use this.
     container = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
@@ -47,30 +46,34 @@ def kept() -> dict[str, dict[str, object]]:
     return {path.stem: json.loads(path.read_text()) for path in HERE.glob("*.container")}
 
 
-def main(command: str, arguments: list[str]) -> int:
-    if (HERE / f"fails-{command}").exists():
-        print("Cannot connect to the daemon", file=sys.stderr)
-        return 1
-    if command == "run":
-        return run(arguments)
-    if command == "ps":
-        wanted = arguments[arguments.index("--filter") + 1].removeprefix("label=")
-        print("\n".join(name for name, one in kept().items() if str(one["label"]).startswith(wanted)))
-    elif command == "inspect":
-        one = kept()[arguments[-1]]
-        started = "2026-01-01T00:00:00Z" if one["pid"] else "0001-01-01T00:00:00Z"
-        print(json.dumps({"Pid": one["pid"], "StartedAt": started, "OOMKilled": False}))
-    elif command in ("kill", "rm"):
-        for name in arguments[2:]:
-            if pid := kept().get(name, {}).get("pid"):
-                try:
-                    os.killpg(int(str(pid)), signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            if command == "rm":
-                (HERE / f"{name}.container").unlink(missing_ok=True)
+def listed(arguments: list[str]) -> int:
+    wanted = arguments[arguments.index("--filter") + 1].removeprefix("label=")
+    sys.stdout.write("".join(f"{name}\n" for name, one in kept().items() if str(one["label"]).startswith(wanted)))
+    return 0
+
+
+def inspect(arguments: list[str]) -> int:
+    one = kept()[arguments[-1]]
+    started = "2026-01-01T00:00:00Z" if one["pid"] else "0001-01-01T00:00:00Z"
+    sys.stdout.write(json.dumps({"Pid": one["pid"], "StartedAt": started, "OOMKilled": False}))
+    return 0
+
+
+def kill(arguments: list[str]) -> int:
+    for name in arguments[2:]:
+        if pid := kept().get(name, {}).get("pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(int(str(pid)), signal.SIGKILL)
+    return 0
+
+
+def remove(arguments: list[str]) -> int:
+    kill(arguments)
+    for name in arguments[2:]:
+        (HERE / f"{name}.container").unlink(missing_ok=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    known = {"run": run, "ps": listed, "inspect": inspect, "kill": kill, "rm": remove}
+    sys.exit(known[sys.argv[1]](sys.argv[2:]))

@@ -1,4 +1,4 @@
-"""What becomes of containers when their engine fails us, with a program in place of the client: it fails when told to."""
+"""What becomes of containers when their engine fails us. A program stands in for the client: it fails when told to."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ async def test_agents_that_work_hold_up_nobody_else() -> None:
     working = [asyncio.create_task(sandbox.exec(("sleep", "60"), timeout_s=60)) for sandbox in sandboxes]
     try:
         async with asyncio.timeout(20):
-            while len(provider.waiting) < len(working):
+            while len(provider.waiting) < len(working):  # noqa: ASYNC110 - of threads
                 await asyncio.sleep(0.01)
         assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 20) == "free"
     finally:

@@ -199,8 +199,11 @@ def test_a_missing_or_empty_folder_is_an_error(tmp_path: Path) -> None:
         ({"metadata": {1: "x"}}, "TOML keys are strings"),
         ({"metadata": {"key": "\udc80"}}, "not Unicode"),
         ({"prompt": "\udc80"}, "not Unicode"),
-        ({"agent_timeout_s": math.inf}, "the agent's time limit is inf"),
-        *(({"files": {path: b""}}, "no plain paths") for path in ("../x", "a/../../../x", "/x", "", ".", "./a//b", "a\0")),
+        ({"agent_timeout_s": math.inf}, "time limits are"),
+        *(
+            ({"files": {path: b""}}, "no plain paths")
+            for path in ("../x", "a/../../../x", "/x", "", ".", "./a//b", "a\0")
+        ),
         ({"tests": {"test.sh": b"", "../../../x": b""}}, "no plain paths"),
         ({"files": {"a": b"", "a/b": b""}}, "no plain paths"),
     ],

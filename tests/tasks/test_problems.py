@@ -159,7 +159,8 @@ def first(nodes): return ONE if nodes[0] is nodes[1] else None
     [
         "x = [3, 1]\nassert sort(x) is None and x == [1, 3]",
         "x = [3, 1]\nassert ordered(x) == [1, 3] and x == [3, 1]",
-        "inner, seen = [], {1}\nx = {'a': [inner], 'b': 1}\ntry:\n    mend(x, seen=seen)\nexcept ValueError:\n    pass\n"
+        "inner, seen = [], {1}\nx = {'a': [inner], 'b': 1}\n"
+        "try:\n    mend(x, seen=seen)\nexcept ValueError:\n    pass\n"
         "assert x == {'a': [[1]]} and inner == [1] and seen == {1, 3}",
         "nodes = [first([ONE, ONE]), ONE]\nassert first(nodes) is ONE and nodes[0] is ONE",
     ],
@@ -172,7 +173,9 @@ def test_what_is_changed_in_place_is_seen_to_be_changed(tested: str) -> None:
     assert quickly(task, solution(copies)) == 0.0
 
 
-@pytest.mark.parametrize("tested", ["assert f(lambda x: x, 1) == 1", "try:\n    f(object(), 1)\nexcept Exception:\n    pass"])
+@pytest.mark.parametrize(
+    "tested", ["assert f(lambda x: x, 1) == 1", "try:\n    f(object(), 1)\nexcept Exception:\n    pass"]
+)
 async def test_an_assertion_that_cannot_be_put_to_another_process_is_no_verdict(tested: str) -> None:
     """Whatever the answer is: nothing that the code under test does brings it about, and it forges none."""
     forges = 'import os\ntry: open("/logs/verifier/reward.json", "w").write(\'{"reward": 1}\')\nexcept OSError: pass\n'

@@ -116,9 +116,7 @@ async def leaves(task: Task, work: WorkTree) -> float:
 
 
 @pytest.mark.parametrize(("name", "reason"), [("gives_up", "cancelled"), ("leaves", "usage")])
-async def test_a_coroutine_that_judges_ends_nothing_but_itself(
-    backend: SandboxBackend, name: str, reason: str
-) -> None:
+async def test_a_coroutine_that_judges_ends_nothing_but_itself(backend: SandboxBackend, name: str, reason: str) -> None:
     verdict = await PythonVerifier(function=f"{__file__}:{name}").verify(TASK, WorkTree(), backend)
     assert verdict.reward is None and reason in verdict.reason
 

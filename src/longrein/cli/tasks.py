@@ -157,9 +157,7 @@ def _check(arguments: argparse.Namespace, section: TasksSection, tasks: Sequence
 
 def _backend(arguments: argparse.Namespace) -> SandboxBackend:
     said = load_config(arguments.run_file).sandbox if arguments.run_file else SandboxSection()
-    return choose_backend(
-        arguments.backend or said.backend, rootfs=said.rootfs, image=arguments.image or said.image
-    )
+    return choose_backend(arguments.backend or said.backend, rootfs=said.rootfs, image=arguments.image or said.image)
 
 
 def _export(arguments: argparse.Namespace, section: TasksSection, tasks: Sequence[Task]) -> int:

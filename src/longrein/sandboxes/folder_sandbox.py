@@ -40,9 +40,7 @@ class FolderSandbox(ABC, Generic[ProcessT]):
         return self._home
 
     @abstractmethod
-    async def start(
-        self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b""
-    ) -> ProcessT:
+    async def start(self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b"") -> ProcessT:
         """See :meth:`longrein.sandboxes.base.Sandbox.start`. What it starts is in ``_running``."""
 
     @abstractmethod

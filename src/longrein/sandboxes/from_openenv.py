@@ -191,7 +191,9 @@ class OpenEnvSandbox:
         place, below = shlex.quote(wanted), shlex.quote(wanted.removeprefix(self._base))
         limit = self._spec.limits.collect_bytes
         # What leads to `base` may be a symlink of the provider's; below it none is followed.
-        real = f'[ -f {place} ] && [ "$(realpath -e -- {place})" = "$(realpath -e -- {shlex.quote(self._base)})"{below} ]'
+        real = (
+            f'[ -f {place} ] && [ "$(realpath -e -- {place})" = "$(realpath -e -- {shlex.quote(self._base)})"{below} ]'
+        )
         script = f"{real} || exit {_MISSING}; head -c {limit + 1} {place} | base64 -w0"
         result = await self._remote.ask(lambda: self._handle.exec(script, timeout=_LONG_S))
         if result.exit_code == _MISSING:

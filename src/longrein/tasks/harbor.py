@@ -11,7 +11,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -139,17 +139,22 @@ def _check_exportable(task: Task) -> None:
         raise TaskError(f"{where}: tests/test.sh is missing. Add the script that writes the reward.")
     if not task.prompt.strip():
         raise TaskError(f"{where}: its prompt is empty. Write what the agent is asked.")
-    for paths in (task.files.keys(), task.tests.keys()):
-        if bad := sorted(path for path in paths if not _lies_inside(path) or paths & _above(path)):
-            raise TaskError(f"{where}: {bad} are no plain paths of files in one folder. Rename them.")
+    bad = [*_bad_paths(task.files.keys()), *_bad_paths(task.tests.keys())]
+    if bad:
+        raise TaskError(f"{where}: {bad} are no plain paths of files in one folder. Rename them.")
     lost = sorted(CONTAINER_FILES & task.files.keys())
     if lost:
         raise TaskError(f"{where}: files {lost} would be taken for the container's. Rename them.")
     if any(TURN_MARK.strip() in command or not command.strip() for command in task.oracle):
         raise TaskError(f"{where}: an oracle command is empty or holds {TURN_MARK.strip()!r}. Change it.")
-    for name, seconds in (("agent", task.agent_timeout_s), ("verifier", task.verifier_timeout_s)):
-        if not 0 < seconds < math.inf:
-            raise TaskError(f"{where}: the {name}'s time limit is {seconds} s. Give a number of seconds above 0.")
+    limits_s = (task.agent_timeout_s, task.verifier_timeout_s)
+    if not all(0 < seconds < math.inf for seconds in limits_s):
+        raise TaskError(f"{where}: its time limits are {limits_s} s. Give numbers of seconds above 0.")
+
+
+def _bad_paths(paths: Set[str]) -> list[str]:
+    """Those that lead elsewhere, are not spelled as they are read back, or lie below another file."""
+    return sorted(path for path in paths if not _lies_inside(path) or paths & _above(path))
 
 
 def _lies_inside(path: str) -> bool:

@@ -55,7 +55,9 @@ class PythonVerifier(msgspec.Struct, frozen=True, kw_only=True):
         if not judging.done():
             return Score(reward=None, reason=f"{self.function} ran past {self.timeout_s} s")
         if judging.cancelled():
-            return Score(reward=None, reason=f"{self.function} failed: it was cancelled by something that it waited for")
+            return Score(
+                reward=None, reason=f"{self.function} failed: it was cancelled by something that it waited for"
+            )
         error = judging.exception()
         if error is not None:
             return Score(reward=None, reason=f"{self.function} failed: {type(error).__name__}: {error}")
@@ -112,7 +114,7 @@ def load_function(name: str) -> Callable[..., Any]:
         raise ConfigError(f"{name!r}: give module:function, or file.py:function")
     try:
         module = _of_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody's module, which may do anything as it is imported
+    except (Exception, SystemExit) as error:  # somebody's module may do anything as it is imported
         raise ConfigError(f"{name!r}: {where} cannot be imported: {type(error).__name__}: {error}") from error
     function = getattr(module, attribute, None)
     if not callable(function):

@@ -10,6 +10,7 @@ import pytest
 
 from longrein.integrations.harbor.archives import pack_folder, unpack_folder
 
+
 def test_a_folder_comes_back_without_what_was_not_wanted(tmp_path: Path) -> None:
     source, target = tmp_path / "a", tmp_path / "b"
     (source / "empty").mkdir(parents=True)
