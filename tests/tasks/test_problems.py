@@ -143,6 +143,11 @@ def total(ps): return sum(p.x + p.y for p in ps)"""
 
 IN_PLACE = """def sort(xs): xs.sort()
 def ordered(xs): return sorted(xs)
+def sort_all(xs): return [sort(x) for x in walked(xs)]
+def walked(xs):
+    if isinstance(xs, list) and isinstance(xs[0], int): yield xs
+    elif isinstance(xs, (list, tuple)):
+        for x in xs: yield from walked(x)
 def mend(x, *, seen):
     x["a"][0].append(1)
     seen.add(3)
@@ -162,6 +167,7 @@ def first(nodes): return ONE if nodes[0] is nodes[1] else None
         "inner, seen = [], {1}\nx = {'a': [inner], 'b': 1}\n"
         "try:\n    mend(x, seen=seen)\nexcept ValueError:\n    pass\n"
         "assert x == {'a': [[1]]} and inner == [1] and seen == {1, 3}",
+        "a, b = [2, 1], [4, 3]\nsort_all((a, [(b,), 5]))\nassert (a, b) == ([1, 2], [3, 4])",
         "nodes = [first([ONE, ONE]), ONE]\nassert first(nodes) is ONE and nodes[0] is ONE",
     ],
 )

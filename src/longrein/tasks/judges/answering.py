@@ -57,7 +57,7 @@ def done(what: str, target: Any, arguments: list[Any], named: dict[str, Any]) ->
 
 def changed(values: Iterable[tuple[Any, Any]], before: dict[Any, Any]) -> list[list[Any]]:
     """Those that are no longer as they were sent, with their places."""
-    after = [(place, packed(value, keep)) for place, value in values if isinstance(value, (list, dict, set))]
+    after = [(place, packed(value, keep)) for place, value in values if isinstance(value, (list, dict, set, tuple))]
     return [[place, value] for place, value in after if value != before[place]]
 
 

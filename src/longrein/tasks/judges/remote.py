@@ -104,26 +104,38 @@ class Remote:
         return line
 
 
+_CONTAINERS: tuple[type[Any], ...] = (list, dict, set, tuple)
+
+
 def become(mine: Any, other: Any) -> None:
-    """Make a container equal to another of its type; containers within it that are still there stay the same ones."""
-    if type(mine) is not type(other):
-        return
-    if isinstance(mine, list):
+    """Make a container equal to another of its kind; containers within it that are still there stay the same ones."""
+    kind = _kind_of(mine, other)
+    if kind is list:
         mine[:] = [_became(mine[at] if at < len(mine) else None, value) for at, value in enumerate(other)]
-    elif isinstance(mine, dict):
+    elif kind is dict:
         merged = {key: _became(mine.get(key), value) for key, value in other.items()}
         mine.clear()
         mine.update(merged)
-    elif isinstance(mine, set):
+    elif kind is set:
         mine.clear()
         mine.update(other)
+    elif kind is tuple:
+        for one, value in zip(mine, other, strict=True):
+            become(one, value)
 
 
 def _became(mine: Any, other: Any) -> Any:
-    if type(mine) is type(other) and isinstance(mine, (list, dict, set)):
-        become(mine, other)
-        return mine
-    return other
+    kind = _kind_of(mine, other)
+    if kind is None or (kind is tuple and len(mine) != len(other)):
+        return other
+    become(mine, other)
+    # What is in a tuple cannot be put into another place.
+    return other if kind is tuple and mine != other else mine
+
+
+def _kind_of(one: Any, other: Any) -> type[Any] | None:
+    """What both are; what was sent as a plain container may be of a type of its own here."""
+    return next((kind for kind in _CONTAINERS if isinstance(one, kind) and isinstance(other, kind)), None)
 
 
 class Thing:
