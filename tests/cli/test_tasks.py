@@ -56,6 +56,28 @@ def test_check_judges_for_real_and_says_what_is_wrong(tmp_path: Path, capsys: py
     assert "0 of 3 tasks are right" in said
 
 
+def test_check_uses_the_sandbox_of_the_run_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_file = tmp_path / "run.toml"
+    lines = [
+        'output_dir = "r"',
+        "[model]",
+        'path = "m"',
+        "[harness]",
+        'argv = ["x"]',
+        "[sandbox]",
+        'backend = "docker"',
+    ]
+    run_file.write_text("\n".join([*lines, 'image = "an-image"', ""]))
+    (tmp_path / "docker").write_text("#!/bin/sh\necho no $3 >&2; exit 1\n")
+    (tmp_path / "docker").chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        assert main(["tasks", "check", *FEW, "--run-file", str(run_file)]) == 1
+        assert "docker cannot use image 'an-image': no an-image" in capsys.readouterr().err
+        assert main(["tasks", "check", *FEW, "--backend", "docker", "--image", "mine"]) == 1
+        assert "docker cannot use image 'mine'" in capsys.readouterr().err
+
+
 def test_exports_are_read_back_as_the_same_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     families = ["--families", "git_history", "archives", "codec", "--count", "6", "--split", "test", "--seed", "4"]
     tasks = ProceduralSuite(families=("git_history", "archives", "codec")).tasks("test", 6, 4)

@@ -48,6 +48,16 @@ async def test_files_come_in_and_out(backend: SandboxBackend) -> None:
     await sandbox.close()
 
 
+async def test_a_folder_may_be_spelled_with_a_slash_and_cannot_be_everything(backend: SandboxBackend) -> None:
+    sandbox = await backend.create(SandboxSpec(folders=("/app/", "/app")))
+    await sandbox.write("/app/x", b"x")
+    assert (await sandbox.exec(sh('cat "${SANDBOX_ROOT:-}/app/x"'), timeout_s=20)).stdout == b"x"
+    await sandbox.close()
+    for folder in ("/", "//", "app", "/app/../etc"):
+        with pytest.raises(SandboxError, match="cannot be a private folder"):
+            await backend.create(SandboxSpec(folders=(folder,)))
+
+
 async def test_a_work_directory_survives_the_move_to_another_sandbox(backend: SandboxBackend) -> None:
     first = await backend.create(SandboxSpec(files={"a": b"1"}))
     script = "mkdir -p d/empty; echo x > d/x; chmod +x d/x; ln -s ../a d/link; ln -s /etc/passwd abs; mkfifo pipe; "

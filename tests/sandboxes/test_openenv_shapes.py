@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import pickle
-import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,12 +14,11 @@ import pytest
 
 from longrein.errors import SandboxError
 from longrein.sandboxes import openenv_shapes
-from longrein.sandboxes.as_openenv import AsOpenEnv, Handle
+from longrein.sandboxes.as_openenv import AsOpenEnv, ExecResult, Handle
 from longrein.sandboxes.base import SandboxLimits, SandboxSpec, WorkFile, WorkTree
 from longrein.sandboxes.bubblewrap import BubblewrapBackend
 from longrein.sandboxes.from_openenv import FromOpenEnv
 from longrein.sandboxes.local import SubprocessBackend
-from longrein.sandboxes.tarball import pack, unpack
 from longrein.types import Mount
 from tests.sandboxes.inside import PYTHON, PYTHON_MOUNTS, left_behind, python, sh
 
@@ -63,6 +60,16 @@ def test_commands_and_files(handle: Handle) -> None:
         handle.write_text("/usr/bin/x", "")
     assert "localhost" in handle.read_text("/etc/hosts")
     assert handle.exec("sleep 60", timeout=0.3).exit_code == 137
+
+
+def test_of_much_output_the_end_is_kept(bubblewrap: BubblewrapBackend) -> None:
+    limits = SandboxLimits(collect_bytes=1 << 20, output_bytes=1000)
+    handle = AsOpenEnv(bubblewrap, limits=limits).create()
+    try:
+        flood = handle.exec("head -c 3000000 /dev/zero | tr '\\0' x | tee /dev/stderr; echo end")
+        assert (len(flood.stdout), flood.stdout[-5:], flood.stderr) == (1000, "xend\n", "x" * 1000)
+    finally:
+        handle.kill()
 
 
 def test_background_commands_share_processes_and_ports(handle: Handle) -> None:
@@ -152,7 +159,8 @@ async def test_files_and_the_work_directory_move(around: FromOpenEnv) -> None:
     second = await around.create(SandboxSpec())
     await second.restore(tree)
     assert (await second.collect()).files == tree.files
-    for path in ("abs", "nothing", "d"):
+    await sandbox.exec(sh("ln -s d ld"), timeout_s=20)
+    for path in ("abs", "nothing", "d", "ld/x"):
         with pytest.raises(FileNotFoundError):
             await sandbox.read(path)
     for outside in ("../x", "/etc/passwd", f"{sandbox.home}/../../x"):
@@ -209,23 +217,79 @@ async def test_faults_of_the_provider_are_ours_when_they_are_named() -> None:
         await FromOpenEnv(Broken()).create(SandboxSpec())
 
 
+class Gated:
+    """A provider of sandboxes that are slow to come; and to tell how a command is doing."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.gate = threading.Event()
+        self.killed = threading.Event()
+        self.waiting: list[float | None] = []
+        self.sandbox_id = "gated"
+
+    def create(self, **_: Any) -> Gated:
+        self.asked.set()
+        self.gate.wait(60)
+        return self
+
+    def exec(self, cmd: str, **_: Any) -> ExecResult:
+        return ExecResult(exit_code=0, stdout="", stderr="")
+
+    def write_text(self, path: str, content: str) -> None: ...
+
+    def start_bg(self, cmd: str, **_: Any) -> Gated:
+        return self
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.waiting.append(timeout)
+        self.gate.wait(60)
+        return 0
+
+    def kill(self) -> None:
+        self.killed.set()
+
+
+async def until(event: threading.Event) -> None:
+    async with asyncio.timeout(20):
+        while not event.is_set():  # noqa: ASYNC110 - of a thread
+            await asyncio.sleep(0.01)
+
+
+async def test_a_sandbox_that_nobody_waits_for_any_more_is_ended_when_it_comes() -> None:
+    provider = Gated()
+    creating = asyncio.create_task(FromOpenEnv(provider).create(SandboxSpec()))
+    await until(provider.asked)
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    assert not provider.killed.is_set()
+    provider.gate.set()
+    await until(provider.killed)
+
+
+async def test_agents_that_work_hold_up_nobody_else() -> None:
+    """The event loop has fewer threads of its own than there are agents here, and everything needs them."""
+    provider = Gated()
+    provider.gate.set()
+    sandboxes = await asyncio.gather(*(FromOpenEnv(provider).create(SandboxSpec()) for _ in range(40)))
+    provider.gate.clear()
+    working = [asyncio.create_task(sandbox.exec(("sleep", "60"), timeout_s=60)) for sandbox in sandboxes]
+    try:
+        async with asyncio.timeout(20):
+            while len(provider.waiting) < len(working):  # noqa: ASYNC110 - of threads
+                await asyncio.sleep(0.01)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 20) == "free"
+    finally:
+        for one in working:
+            one.cancel()
+        provider.gate.set()
+
+
+@pytest.mark.parametrize("name", ["a-b", "1", "", "A=B", "A\nB"])
+def test_a_variable_that_no_shell_can_set_is_refused(handle: Handle, name: str) -> None:
+    with pytest.raises(SandboxError, match="environment variable"):
+        handle.exec("true", envs={name: "x"})
+
+
 def test_adapters_travel_to_other_processes(bubblewrap: BubblewrapBackend) -> None:
     assert isinstance(pickle.loads(pickle.dumps(FromOpenEnv(AsOpenEnv(bubblewrap)))), FromOpenEnv)
-
-
-def test_a_hostile_tar_file_is_bounded() -> None:
-    limits = SandboxLimits(collect_bytes=1000, collect_entries=10)
-    many = WorkTree(files={f"f{n:02}": WorkFile(data=b"x" * 150) for n in range(20)})
-    tree = unpack(pack(many), limits)
-    assert len(tree.files) == 6 and len(tree.left_out) == 14
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz") as archive:
-        for name in ("../up", "/etc/x", "a/../../b", "ok"):
-            archive.addfile(tarfile.TarInfo(name))
-        archive.addfile(tarfile.TarInfo("dev"))
-    tree = unpack(made.getvalue(), limits)
-    assert sorted(tree.files) == ["dev", "ok"] and len(tree.left_out) == 3
-    bomb = pack(WorkTree(files={"zeros": WorkFile(data=bytes(30 << 20))}))
-    assert unpack(bomb, limits).files == {} and unpack(bomb, limits).left_out[0] == "zeros"
-    with pytest.raises(SandboxError, match="no work directory"):
-        unpack(b"nonsense", limits)

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longrein.errors import TaskError
-from longrein.tasks.harbor import CONTAINER_FILES, export_task, read_task, read_tasks
+from longrein.tasks.harbor import CONTAINER_FILES, export_task, export_tasks, read_task, read_tasks
 from longrein.tasks.suite import ProceduralSuite
 from longrein.types import Task
 from tests.tasks.grading import grade, write_tree
@@ -195,12 +197,32 @@ def test_a_missing_or_empty_folder_is_an_error(tmp_path: Path) -> None:
         ({"oracle": ("a\n# longrein: next command\nb",)}, "oracle command"),
         ({"metadata": {"key": None}}, "TOML has no form for"),
         ({"metadata": {1: "x"}}, "TOML keys are strings"),
+        ({"metadata": {"key": "\udc80"}}, "not Unicode"),
+        ({"prompt": "\udc80"}, "not Unicode"),
+        ({"agent_timeout_s": math.inf}, "time limits are"),
+        *(
+            ({"files": {path: b""}}, "no plain paths")
+            for path in ("../x", "a/../../../x", "/x", "", ".", "./a//b", "a\0")
+        ),
+        ({"tests": {"test.sh": b"", "../../../x": b""}}, "no plain paths"),
+        ({"files": {"a": b"", "a/b": b""}}, "no plain paths"),
     ],
 )
 def test_what_the_format_cannot_say_is_refused(tmp_path: Path, change: dict[str, object], problem: str) -> None:
     fields = {"task_id": "t", "prompt": "p", "tests": {"test.sh": b""}, **change}
     with pytest.raises(TaskError, match=problem):
-        export_task(Task(**fields), tmp_path)  # pyright: ignore[reportArgumentType]
+        export_task(Task(**fields), tmp_path / "out")  # pyright: ignore[reportArgumentType]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_writes_all_tasks_or_none_and_names_every_bad_one(tmp_path: Path) -> None:
+    good = Task(task_id="good", prompt="p", tests={"test.sh": b""})
+    bad = msgspec.structs.replace(good, task_id="mbpp/3")
+    with pytest.raises(TaskError, match=r"(?s)'mbpp/3'.*prompt is empty.*'good' comes twice"):
+        export_tasks([good, bad, msgspec.structs.replace(good, task_id="mute", prompt=""), good], tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+    export_tasks([good, msgspec.structs.replace(good, task_id="other")], tmp_path / "out")
+    assert [task.task_id for task in read_tasks(tmp_path / "out")] == ["good", "other"]
 
 
 def test_an_export_never_writes_over_a_task(tmp_path: Path) -> None:

@@ -141,6 +141,55 @@ def total(ps): return sum(p.x + p.y for p in ps)"""
     assert quickly(task, solution("def f(x): return x")) == 0.0
 
 
+IN_PLACE = """def sort(xs): xs.sort()
+def ordered(xs): return sorted(xs)
+def sort_all(xs): return [sort(x) for x in walked(xs)]
+def walked(xs):
+    if isinstance(xs, list) and isinstance(xs[0], int): yield xs
+    elif isinstance(xs, (list, tuple)):
+        for x in xs: yield from walked(x)
+def mend(x, *, seen):
+    x["a"][0].append(1)
+    seen.add(3)
+    del x["b"]
+    raise ValueError
+class Node: pass
+ONE = Node()
+def first(nodes): return ONE if nodes[0] is nodes[1] else None
+"""
+
+
+@pytest.mark.parametrize(
+    "tested",
+    [
+        "x = [3, 1]\nassert sort(x) is None and x == [1, 3]",
+        "x = [3, 1]\nassert ordered(x) == [1, 3] and x == [3, 1]",
+        "inner, seen = [], {1}\nx = {'a': [inner], 'b': 1}\n"
+        "try:\n    mend(x, seen=seen)\nexcept ValueError:\n    pass\n"
+        "assert x == {'a': [[1]]} and inner == [1] and seen == {1, 3}",
+        "a, b = [2, 1], [4, 3]\nsort_all((a, [(b,), 5]))\nassert (a, b) == ([1, 2], [3, 4])",
+        "nodes = [first([ONE, ONE]), ONE]\nassert first(nodes) is ONE and nodes[0] is ONE",
+    ],
+)
+def test_what_is_changed_in_place_is_seen_to_be_changed(tested: str) -> None:
+    task = Task(task_id="t", prompt="p", tests=assert_test("", [tested]))
+    assert quickly(task, solution(IN_PLACE)) == 1.0
+    copies = IN_PLACE.replace("xs.sort()", "return xs").replace("sorted(xs)", "xs.sort() or xs")
+    copies = copies.replace('x["a"][0].append(1)', "pass").replace("is nodes[1]", "is not nodes[1]")
+    assert quickly(task, solution(copies)) == 0.0
+
+
+@pytest.mark.parametrize(
+    "tested", ["assert f(lambda x: x, 1) == 1", "try:\n    f(object(), 1)\nexcept Exception:\n    pass"]
+)
+async def test_an_assertion_that_cannot_be_put_to_another_process_is_no_verdict(tested: str) -> None:
+    """Whatever the answer is: nothing that the code under test does brings it about, and it forges none."""
+    forges = 'import os\ntry: open("/logs/verifier/reward.json", "w").write(\'{"reward": 1}\')\nexcept OSError: pass\n'
+    task = Task(task_id="t", prompt="p", tests=assert_test("", [tested]))
+    score = await in_sandboxes(task, solution(f"{forges}def f(g, x): return g(x)"))
+    assert score.reward is None and "which cannot be sent to its process" in score.reason
+
+
 def test_a_solution_cannot_bring_its_own_builtins() -> None:
     task = Task(task_id="t", prompt="p", tests=assert_test("", ["assert abs(f(2) - 4.0) < 1e-6"]))
     assert quickly(task, solution("def f(x): return 0\ndef abs(x): return 0")) == 0.0

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from longrein.errors import TaskError
 from longrein.sandboxes.base import SandboxBackend, WorkFile, WorkTree
 from longrein.sandboxes.bubblewrap import BubblewrapBackend
-from longrein.tasks.python_verifier import PythonVerifier
+from longrein.tasks.python_verifier import PythonVerifier, load_function
 from longrein.types import Score, Task
 
 
@@ -36,6 +39,11 @@ def by_file(task: Task, work: WorkTree) -> Any:
         "text": lambda: "1",
         "crash": lambda: work.files["absent"],
         "hang": lambda: time.sleep(2),
+        "numpy": lambda: {"reward": np.float32(0.5), "right": np.int64(3), "all": np.bool_(True)},
+        "huge": lambda: {"reward": 1, "n": 10**400},
+        "nan_score": lambda: Score(reward=float("nan"), metrics={"a": 1.0, "b": float("inf")}),
+        "silent_score": lambda: Score(reward=None, metrics={"a": 1.0}),
+        "exit": lambda: sys.exit(3),
     }[task.prompt]()
 
 
@@ -55,6 +63,11 @@ async def later(task: Task, work: WorkTree) -> float:
         ("text", "gave '1'"),
         ("crash", "failed: KeyError: 'absent'"),
         ("hang", "ran past 0.2 s"),
+        ("numpy", Score(reward=0.5, metrics={"right": 3.0, "all": 1.0})),
+        ("huge", Score(reward=1.0)),
+        ("nan_score", "not a finite number"),
+        ("silent_score", "gave no verdict"),
+        ("exit", "ended with sys.exit(3)"),
     ],
 )
 async def test_a_python_function_may_judge(backend: SandboxBackend, what: str, expected: Score | str) -> None:
@@ -73,6 +86,55 @@ async def test_it_may_be_a_coroutine_and_travels(backend: SandboxBackend) -> Non
     assert await verifier.verify(TASK, WorkTree(files={"answer.txt": WorkFile(data=b"4\n")}), backend) == Score(
         reward=1.0
     )
+
+
+GATE = threading.Event()
+
+
+def waits(task: Task, work: WorkTree) -> float:
+    GATE.wait(60)
+    return 1.0
+
+
+async def test_functions_that_hang_hold_up_nobody_else(backend: SandboxBackend) -> None:
+    """The event loop has fewer threads of its own than there are verdicts here, and everything needs them."""
+    verifier = PythonVerifier(function=f"{__file__}:waits", timeout_s=0.05)
+    try:
+        verdicts = await asyncio.gather(*(verifier.verify(TASK, WorkTree(), backend) for _ in range(40)))
+        assert all("ran past" in verdict.reason for verdict in verdicts)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 20) == "free"
+    finally:
+        load_function(f"{__file__}:waits").__globals__["GATE"].set()
+
+
+async def gives_up(task: Task, work: WorkTree) -> float:
+    raise asyncio.CancelledError
+
+
+async def leaves(task: Task, work: WorkTree) -> float:
+    sys.exit("usage: ...")
+
+
+@pytest.mark.parametrize(("name", "reason"), [("gives_up", "cancelled"), ("leaves", "usage")])
+async def test_a_coroutine_that_judges_ends_nothing_but_itself(backend: SandboxBackend, name: str, reason: str) -> None:
+    verdict = await PythonVerifier(function=f"{__file__}:{name}").verify(TASK, WorkTree(), backend)
+    assert verdict.reward is None and reason in verdict.reason
+
+
+async def test_a_file_may_hold_what_a_module_may_and_hides_none(backend: SandboxBackend, tmp_path: Path) -> None:
+    source = "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\n"
+    (tmp_path / "json.py").write_text(f"{source}def judge(task, work): return A(1).x\n")
+    before = sys.modules["json"]
+    verifier = PythonVerifier(function=f"{tmp_path / 'json.py'}:judge")
+    assert await verifier.verify(TASK, WorkTree(), backend) == Score(reward=1.0)
+    assert sys.modules["json"] is before
+
+
+@pytest.mark.parametrize("source", ["nothing_like_it", "import sys; sys.exit(2)", "def judge(:"])
+def test_a_file_that_cannot_be_imported_is_said_beforehand(source: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(source)
+    with pytest.raises(TaskError, match="cannot be imported"):
+        PythonVerifier(function=f"{tmp_path / 'bad.py'}:judge").check(TASK)
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,14 @@ from rich.table import Table
 from longrein.cli.check_tasks import Checked, check_tasks
 from longrein.cli.command import Command
 from longrein.cli.task_parts import source_of, verifier_of
-from longrein.config import TasksSection
+from longrein.config import SandboxSection, TasksSection
 from longrein.errors import ConfigError, TaskError
 from longrein.run_file import load_config
+from longrein.sandboxes.base import SandboxBackend
 from longrein.sandboxes.choose import BackendName, choose_backend
 from longrein.tasks.base import Split
 from longrein.tasks.families.registry import FAMILIES, SUITES
-from longrein.tasks.harbor import export_task
+from longrein.tasks.harbor import export_tasks
 from longrein.tasks.jsonl import write_jsonl
 from longrein.tasks.kinds import kind_of
 from longrein.tasks.source import SourceKind
@@ -42,7 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         actions.add_parser, "check", "judge each task's oracle (must be 1) and an untouched work directory (must be 0)"
     )
     checked.add_argument("--jobs", type=int, default=4, help="sandboxes at once (default 4)")
-    checked.add_argument("--backend", choices=get_args(BackendName), default="auto", help="sandbox (default auto)")
+    checked.add_argument("--backend", choices=get_args(BackendName), help="sandbox (default the run file's, else auto)")
+    checked.add_argument("--image", default="", help="of the containers of podman and docker (default the run file's)")
     exported = _action(actions.add_parser, "export", "write tasks as Harbor task directories, or as JSON lines")
     exported.add_argument("target", type=Path, help="a new folder, or a new .jsonl file")
 
@@ -135,7 +137,7 @@ def _check(arguments: argparse.Namespace, section: TasksSection, tasks: Sequence
     judge = verifier_of(section)
     for task in tasks:
         judge.check(task)
-    results = asyncio.run(check_tasks(tasks, judge, choose_backend(arguments.backend), arguments.jobs))
+    results = asyncio.run(check_tasks(tasks, judge, _backend(arguments), arguments.jobs))
     table = Table(box=None)
     for title in ("kind", "tasks", "oracle = 1", "no-op = 0"):
         table.add_column(title)
@@ -153,6 +155,11 @@ def _check(arguments: argparse.Namespace, section: TasksSection, tasks: Sequence
     return 1 if bad else 0
 
 
+def _backend(arguments: argparse.Namespace) -> SandboxBackend:
+    said = load_config(arguments.run_file).sandbox if arguments.run_file else SandboxSection()
+    return choose_backend(arguments.backend or said.backend, rootfs=said.rootfs, image=arguments.image or said.image)
+
+
 def _export(arguments: argparse.Namespace, section: TasksSection, tasks: Sequence[Task]) -> int:
     target: Path = arguments.target
     if target.suffix == ".jsonl":
@@ -160,8 +167,7 @@ def _export(arguments: argparse.Namespace, section: TasksSection, tasks: Sequenc
     elif target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TaskError(f"{target}: exists already and is no empty folder. Export into a new one.")
     else:
-        for task in tasks:
-            export_task(task, target)
+        export_tasks(tasks, target)
     print(f"{len(tasks)} tasks are in {target}")
     return 0
 

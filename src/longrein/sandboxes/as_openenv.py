@@ -15,6 +15,7 @@ import msgspec
 
 from longrein.errors import SandboxError
 from longrein.sandboxes.base import BackgroundProcess, Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
+from longrein.sandboxes.shell_exports import exports
 from longrein.types import Mount
 
 _T = TypeVar("_T")
@@ -153,9 +154,8 @@ class Handle:
     def start_bg(self, cmd: str, *, envs: dict[str, str] | None = None, cwd: str | None = None) -> Job:
         """Start a shell command."""
         name = secrets.token_hex(6)
-        lines = [f"export {key}={shlex.quote(value)}" for key, value in (envs or {}).items()]
-        lines += [f"cd {shlex.quote(cwd or self._sandbox.workdir)} || exit 1", cmd]
-        self.write_bytes(f"{self._control}/{name}.run", "\n".join(lines).encode() + b"\n")
+        script = f"{exports(envs or {})}cd {shlex.quote(cwd or self._sandbox.workdir)} || exit 1\n{cmd}\n"
+        self.write_bytes(f"{self._control}/{name}.run", script.encode())
         self.write_bytes(f"{self._control}/{name}.cmd", b"")
         return Job(self, f"{self._control}/{name}")
 
@@ -217,9 +217,12 @@ class Handle:
         await self._sandbox.write(f"{self._control}/supervisor.sh", _SUPERVISOR.encode())
         argv = ("sh", f"{self._control}/supervisor.sh", self._control)
         process = await self._sandbox.start(("timeout", "-s", "KILL", f"{lifetime_s:.0f}", *argv))
-        async with asyncio.timeout(_START_TIMEOUT_S):
-            while not await self._is_there(f"{self._control}/ready"):  # noqa: ASYNC110 - a file tells nobody
-                await asyncio.sleep(_POLL_S)
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                while not await self._is_there(f"{self._control}/ready"):  # noqa: ASYNC110 - a file tells nobody
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError as error:
+            raise SandboxError(f"the sandbox's first command was not up within {_START_TIMEOUT_S:g} s") from error
         return process
 
     async def _is_there(self, path: str) -> bool:
@@ -262,7 +265,13 @@ class Job:
 
     def text(self, name: str) -> str:
         """The end of what it said so far: ``out`` or ``err``."""
-        return self._handle.read_bytes(f"{self._path}.{name}")[-self._handle.output_bytes :].decode(errors="replace")
+        kept, path = self._handle.output_bytes, f"{self._path}.{name}"
+        try:
+            data = self._handle.read_bytes(path)
+        except SandboxError:  # more than is read at once
+            self._handle.start_bg(f"tail -c {kept} {path} > {path}.tail").wait(_START_TIMEOUT_S)
+            data = self._handle.read_bytes(f"{path}.tail")
+        return data[-kept:].decode(errors="replace")
 
     def _first(self, name: str, timeout_s: float | None) -> bytes:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s

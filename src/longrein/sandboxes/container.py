@@ -6,21 +6,23 @@ import asyncio
 import itertools
 import os
 import resource
-import shlex
 from pathlib import Path
 
 from longrein.errors import SandboxError
-from longrein.sandboxes.base import ExecResult, SandboxLimits, SandboxSpec, WorkFile, WorkTree
+from longrein.sandboxes.base import SandboxLimits, SandboxSpec, WorkFile
 from longrein.sandboxes.bwrap_options import HOME, TMP, WORKDIR, base_environment, check_mounts
-from longrein.sandboxes.container_client import ContainerClient, reap_once
+from longrein.sandboxes.closing import close_or_log
+from longrein.sandboxes.container_client import ContainerClient, reap_containers_once
 from longrein.sandboxes.container_process import ContainerCommand, ContainerProcess
 from longrein.sandboxes.disk import DiskWatch
+from longrein.sandboxes.folder_sandbox import FolderSandbox
 from longrein.sandboxes.identity import new_owner
 from longrein.sandboxes.layout import Layout, remove_tree
-from longrein.sandboxes.leftovers import reap_leftovers
+from longrein.sandboxes.leftovers import reap_once
 from longrein.sandboxes.owner import own_name
 from longrein.sandboxes.relay import LoopbackRelay
 from longrein.sandboxes.session_root import session_root
+from longrein.sandboxes.shell_exports import exports
 from longrein.sandboxes.tree import Owner
 
 _ENVIRONMENT = "/.longrein-environment"
@@ -59,8 +61,8 @@ class ContainerBackend:
             SandboxError: no place on the disk, a mount that cannot work, or the engine starts no container.
         """
         root = session_root(self._root)
-        reap_leftovers(root)
-        reap_once(self._client.program)
+        reap_once(root)
+        await asyncio.to_thread(reap_containers_once, self._client.program)
         private = (WORKDIR, HOME, TMP, *spec.folders)
         check_mounts(spec.readonly_mounts, private)
         session = root / own_name()
@@ -77,41 +79,29 @@ class ContainerBackend:
         try:
             await sandbox.connect()
         except BaseException:
-            await sandbox.close()
+            await close_or_log(sandbox)
             raise
         return sandbox
 
 
-class ContainerSandbox:
+class ContainerSandbox(FolderSandbox[ContainerProcess]):
     """Private folders on the host; each command runs in a container of its own over them.
 
     Commands share files and the loopback network, on which the listed ports are, but no processes.
     """
 
     def __init__(self, client: ContainerClient, image: str, layout: Layout, owner: Owner, spec: SandboxSpec) -> None:
+        super().__init__(layout, HOME, spec.limits)
         self._client = client
         self._image = image
-        self._layout = layout
         self._owner = owner
         self._spec = spec
         self._name = layout.session.name
         self._numbers = itertools.count()
         self._relay = LoopbackRelay()
-        self._running: set[ContainerProcess] = set()
         folders = tuple(tree.path for tree in layout.trees.values())
         self._disk = DiskWatch(folders, spec.limits.disk_bytes, set)
         self._watching: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def workdir(self) -> str:
-        """The folder the agent works in, as seen inside."""
-        return WORKDIR
-
-    @property
-    def home(self) -> str:
-        """The private home, as seen inside."""
-        return HOME
 
     async def connect(self) -> None:
         """Hold a network namespace in which the listed ports are. Nothing to do where none is listed."""
@@ -129,16 +119,6 @@ class ContainerSandbox:
         if not state.pid:
             raise SandboxError(f"the image {self._image!r} cannot run `sleep`; use one with a shell and coreutils")
         await self._relay.open(state.pid, self._spec.loopback_ports)
-
-    async def exec(
-        self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b"", timeout_s: float
-    ) -> ExecResult:
-        """See :meth:`longrein.sandboxes.base.Sandbox.exec`."""
-        process = await self.start(argv, env=env, stdin=stdin)
-        try:
-            return await process.wait(timeout_s)
-        finally:
-            self._running.discard(process)
 
     async def start(
         self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b""
@@ -175,54 +155,26 @@ class ContainerSandbox:
             raise
         return process
 
-    async def read(self, path: str) -> bytes:
-        """See :meth:`longrein.sandboxes.base.Sandbox.read`."""
-        self._require_open()
-        place = self._layout.locate(path)
-        return place.tree.read(place.path, self._spec.limits.collect_bytes)
-
-    async def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
-        """See :meth:`longrein.sandboxes.base.Sandbox.write`."""
-        self._require_open()
-        place = self._layout.locate(path)
-        place.tree.write(place.path, WorkFile(data=data, executable=executable))
-
-    async def collect(self) -> WorkTree:
-        """See :meth:`longrein.sandboxes.base.Sandbox.collect`."""
-        self._require_open()
-        return await asyncio.to_thread(self._layout.work.collect, self._spec.limits)
-
-    async def restore(self, tree: WorkTree) -> None:
-        """See :meth:`longrein.sandboxes.base.Sandbox.restore`."""
-        self._require_open()
-        await asyncio.to_thread(self._layout.work.restore, tree)
-
-    async def close(self) -> None:
-        """Kill everything and remove everything. Safe to call twice, and not undone by cancellation."""
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close())
-        await asyncio.shield(self._closing)
-
     async def _close(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
         self._relay.close()
-        await self._kill_all()
-        self._running.clear()
-        await self._client.remove_all(self._name)
-        await asyncio.to_thread(remove_tree, self._layout.session)
+        await super()._close()
 
-    async def _kill_all(self) -> None:
-        await asyncio.gather(*[process.kill() for process in self._running])
+    async def _remove(self) -> None:
+        try:
+            await self._client.remove_all(self._name)
+        finally:
+            await asyncio.to_thread(remove_tree, self._layout.session)
 
     def _write_environment(self, path: Path, env: dict[str, str]) -> None:
         """A file and not the command line, which the whole machine can read: the session's key is in it."""
         variables = {**base_environment(HOME, TMP), **self._spec.env, **env}
         if "PATH" not in {**self._spec.env, **env}:
             del variables["PATH"]  # the image knows better
-        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+        lines = exports(variables)
         path.touch(mode=0o600)
-        path.write_text("".join(lines))
+        path.write_text(lines)
         os.chown(path, self._owner.uid, self._owner.gid)
 
     def _options(self, environment: Path, with_stdin: bool) -> list[str]:
@@ -234,10 +186,6 @@ class ContainerSandbox:
         binds += [f"{Path(mount.source).resolve()}:{mount.target}:ro" for mount in self._spec.readonly_mounts]
         binds.append(f"{environment}:{_ENVIRONMENT}:ro")
         return [*options, *(option for bind in binds for option in ("--volume", bind))]
-
-    def _require_open(self) -> None:
-        if self._closing is not None:
-            raise SandboxError("the sandbox is closed; make a new one")
 
 
 def _walls(limits: SandboxLimits, owner: Owner) -> list[str]:

@@ -80,12 +80,18 @@ class ContainerClient:
         ]
 
     async def start(self, argv: list[str]) -> None:
-        """Run a command line of :meth:`run_argv` that detaches.
+        """Run a command line of :meth:`run_argv` that detaches. On return, or when cancelled, nothing comes any more.
 
         Raises:
             SandboxError: it did not start.
         """
-        answer = await asyncio.to_thread(self._ask, *argv[1:])
+        asked = asyncio.create_task(asyncio.to_thread(self._ask, *argv[1:]))
+        try:
+            answer = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            # What the engine is just making can only be removed once it is there.
+            await asyncio.wait({asked})
+            raise
         if answer.returncode != 0:
             said = answer.stderr.decode(errors="replace").strip()[-500:]
             raise SandboxError(f"{self.program} did not start a container: {said}")
@@ -147,6 +153,6 @@ class ContainerClient:
 
 
 @cache
-def reap_once(program: str) -> None:
+def reap_containers_once(program: str) -> None:
     """Remove what dead owners left, once for each process."""
     ContainerClient(program).reap_leftovers()

@@ -14,8 +14,8 @@ from longrein.sandboxes.child import Child, stdin_file
 from longrein.sandboxes.container_client import ContainerClient, ContainerState
 from longrein.types import Finding
 
-_ENGINE_FAILED = 125
-"""The client's own exit code; a command may have the same."""
+_ENGINE_FAILED = (125, 126, 127)
+"""The client's own exit codes (126 and 127: the image has no shell that runs); a command may have the same."""
 
 
 class ContainerCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class ContainerProcess:
             SandboxError: the engine could not start it.
         """
         result = await self._child.wait(timeout_s)
-        if result.exit_code == _ENGINE_FAILED and not self._state.ran:
+        if result.exit_code in _ENGINE_FAILED and not self._state.ran:
             said = result.stderr.decode(errors="replace").strip()[-500:]
             raise SandboxError(f"{self._command.client.program} did not start a container: {said}")
         return result
@@ -69,10 +69,14 @@ class ContainerProcess:
         await self._child.kill()
 
     async def _end_tree(self) -> None:
-        self._state = await self._command.client.state(self._command.name)
-        await self._command.client.remove(self._command.name)
-        self._child.kill_first()
-        self._command.environment.unlink(missing_ok=True)
+        try:
+            self._state = await self._command.client.state(self._command.name)
+        finally:
+            try:
+                await self._command.client.remove(self._command.name)
+            finally:
+                self._child.kill_first()
+                self._command.environment.unlink(missing_ok=True)
 
     def _found(self) -> tuple[Finding, ...]:
         memory = Finding(kind="memory_limit", detail="processes of the container were killed for want of memory")

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
+import logging
 import secrets
 import shlex
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import TypeVar
-
-from msgspec.structs import replace
+from typing import Any, TypeVar
 
 from longrein.errors import SandboxError
 from longrein.sandboxes.base import ExecResult, SandboxSpec, WorkFile, WorkTree
+from longrein.sandboxes.closing import close_or_log
 from longrein.sandboxes.openenv_shapes import OpenEnvBackend, OpenEnvHandle
+from longrein.sandboxes.own_thread import forget, in_own_thread
 from longrein.sandboxes.remote_command import RemoteCommand
-from longrein.sandboxes.tarball import most_bytes, pack, unpack
+from longrein.sandboxes.tarball import pack, packing_script, unpack_compressed, with_status
 
+_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_TAR_FAILED = "2"
+_MISSING = 44
 _LONG_S = 300.0
 _FORWARDER_TRIES = 100
 _FORWARDER_PAUSE_S = 0.1
@@ -88,15 +91,23 @@ class FromOpenEnv:
         remote = Remote(self._faults)
         metadata = {"longrein": secrets.token_hex(6)}
         handle = await remote.ask(
-            lambda: self._backend.create(timeout_s=self._lifetime_s, envs=dict(spec.env) or None, metadata=metadata)
+            lambda: self._backend.create(timeout_s=self._lifetime_s, envs=dict(spec.env) or None, metadata=metadata),
+            late=self._end_unused,
         )
         sandbox = OpenEnvSandbox(handle, remote, self._base, spec)
         try:
             await sandbox.prepare(self._gateway_host)
         except BaseException:
-            await sandbox.close()
+            await close_or_log(sandbox)
             raise
         return sandbox
+
+    def _end_unused(self, handle: OpenEnvHandle) -> None:
+        """It came when nobody waited for it any more."""
+        try:
+            handle.kill()
+        except self._faults as error:
+            _LOG.warning("an unused sandbox %s was not ended: %s", handle.sandbox_id, error)
 
 
 class Remote:
@@ -105,14 +116,14 @@ class Remote:
     def __init__(self, faults: tuple[type[Exception], ...]) -> None:
         self._faults = faults
 
-    async def ask(self, call: Callable[[], _T]) -> _T:
-        """The answer.
+    async def ask(self, call: Callable[[], _T], late: Callable[[_T], Any] = forget) -> _T:
+        """The answer. ``late`` gets it, in a thread, when we were cancelled before it came.
 
         Raises:
             SandboxError: the provider failed.
         """
         try:
-            return await asyncio.to_thread(call)
+            return await in_own_thread(call, late)
         except self._faults as error:
             raise SandboxError(f"the sandbox's provider failed: {type(error).__name__}: {error}") from error
 
@@ -176,13 +187,20 @@ class OpenEnvSandbox:
     async def read(self, path: str) -> bytes:
         """See :meth:`longrein.sandboxes.base.Sandbox.read`."""
         self._require_open()
-        place = shlex.quote(self._placed(path))
+        wanted = self._placed(path)
+        place, below = shlex.quote(wanted), shlex.quote(wanted.removeprefix(self._base))
         limit = self._spec.limits.collect_bytes
-        script = f"[ -f {place} ] && [ ! -L {place} ] || exit 44; head -c {limit + 1} {place} | base64 -w0"
+        # What leads to `base` may be a symlink of the provider's; below it none is followed.
+        real = (
+            f'[ -f {place} ] && [ "$(realpath -e -- {place})" = "$(realpath -e -- {shlex.quote(self._base)})"{below} ]'
+        )
+        script = f"{real} || exit {_MISSING}; head -c {limit + 1} {place} | base64 -w0"
         result = await self._remote.ask(lambda: self._handle.exec(script, timeout=_LONG_S))
-        if result.exit_code != 0:
+        if result.exit_code == _MISSING:
             raise FileNotFoundError(f"{path}: not a readable file of the sandbox")
-        data = base64.b64decode(result.stdout)
+        if result.exit_code != 0:
+            raise SandboxError(f"{path} could not be read in the sandbox: {result.stderr.strip()[-300:]}")
+        data = _decoded(result.stdout)
         if len(data) > limit:
             raise SandboxError(f"{path} holds more than {limit} bytes; it is not read")
         return data
@@ -195,20 +213,18 @@ class OpenEnvSandbox:
     async def collect(self) -> WorkTree:
         """See :meth:`longrein.sandboxes.base.Sandbox.collect`."""
         self._require_open()
-        work, status = shlex.quote(self.workdir), f"{self._base}/status"
-        # Compressed: what a sandbox says comes as text over somebody's API. Locked files would be left out silently.
-        script = f"chmod -R u+rX {work}; (tar -C {work} -cf - . 2>/dev/null; echo $? > {status}) "
-        script += f"| head -c {most_bytes(self._spec.limits)} | gzip -1 | base64 -w0"
-        tree = await asyncio.to_thread(unpack, base64.b64decode(await self._shell(script)), self._spec.limits)
-        if (await self._shell(f"cat {status}")).strip() == _TAR_FAILED:
-            return replace(tree, left_out=(*tree.left_out, "(unreadable)"))
-        return tree
+        status = f"{self._base}/status"
+        # Compressed: what a sandbox says comes as text over somebody's API.
+        script = f"{packing_script(shlex.quote(self.workdir), shlex.quote(status), self._spec.limits)}"
+        said = await self._shell(f"{script} | gzip -1 | base64 -w0")
+        tree = await asyncio.to_thread(unpack_compressed, _decoded(said), self._spec.limits)
+        return with_status(tree, await self._shell(f"cat {shlex.quote(status)}"))
 
     async def restore(self, tree: WorkTree) -> None:
         """See :meth:`longrein.sandboxes.base.Sandbox.restore`."""
         self._require_open()
         bundle = f"{self._base}/bundle"
-        await self._write(bundle, pack(tree))
+        await self._write(bundle, await asyncio.to_thread(lambda: gzip.compress(pack(tree), 1)))
         await self._shell(f"tar -C {shlex.quote(self.workdir)} -xzf {bundle} && rm {bundle}")
 
     async def close(self) -> None:
@@ -254,3 +270,10 @@ class OpenEnvSandbox:
     def _require_open(self) -> None:
         if self._closed:
             raise SandboxError("the sandbox is closed; make a new one")
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except ValueError as error:
+        raise SandboxError(f"the sandbox sent what is no base64: {error}") from error

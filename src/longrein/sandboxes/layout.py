@@ -29,8 +29,13 @@ class Layout:
 
     @classmethod
     def make(cls, session: Path, workdir: str, inside: tuple[str, ...], owner: Owner) -> Layout:
-        """Create one host folder for each inside path, below ``session``, which must exist."""
-        trees = {path: PrivateTree(session / f"folder-{index}", owner) for index, path in enumerate(inside)}
+        """Create one host folder for each inside path, below ``session``, which must exist.
+
+        Raises:
+            SandboxError: a path that cannot be a private folder.
+        """
+        names = dict.fromkeys(map(private_path, inside))
+        trees = {path: PrivateTree(session / f"folder-{index}", owner) for index, path in enumerate(names)}
         for tree in trees.values():
             tree.make()
         return cls(session, workdir, trees)
@@ -38,7 +43,7 @@ class Layout:
     @classmethod
     def at(cls, session: Path, workdir: str, folders: tuple[str, ...], owner: Owner) -> Layout:
         """The same for a sandbox whose inside paths are the host's own."""
-        trees = {path: PrivateTree(Path(path), owner) for path in folders}
+        trees = {path: PrivateTree(Path(path), owner) for path in map(private_path, folders)}
         for tree in trees.values():
             tree.make()
         return cls(session, workdir, trees)
@@ -60,6 +65,18 @@ class Layout:
     def work(self) -> PrivateTree:
         """The work directory."""
         return self.trees[self.workdir]
+
+
+def private_path(folder: str) -> str:
+    """Spelled in one way: what lies in ``/app/`` lies in ``/app``.
+
+    Raises:
+        SandboxError: a path that cannot be a private folder.
+    """
+    path = PurePosixPath(folder)
+    if not path.is_absolute() or len(path.parts) == 1 or ".." in path.parts:
+        raise SandboxError(f"{folder!r} cannot be a private folder; give an absolute path below /")
+    return str(path)
 
 
 def remove_tree(path: Path) -> None:

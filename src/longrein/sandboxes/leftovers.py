@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from longrein.errors import SandboxError
@@ -48,6 +49,12 @@ def reap_leftovers(root: Path) -> tuple[str, ...]:
             continue
         reaped.append(session.name)
     return tuple(reaped)
+
+
+@cache
+def reap_once(root: Path) -> None:
+    """The same, once for each process."""
+    reap_leftovers(root)
 
 
 def _noted_cgroups(session: Path) -> tuple[Path, ...]:

@@ -14,11 +14,12 @@ from functools import cache
 from pathlib import Path
 
 from longrein.errors import SandboxError
-from longrein.sandboxes.base import ExecResult, SandboxSpec, WorkFile, WorkTree
+from longrein.sandboxes.base import SandboxSpec, WorkFile
 from longrein.sandboxes.bwrap_options import base_environment
 from longrein.sandboxes.child import Child, stdin_file
-from longrein.sandboxes.layout import Layout, remove_tree
-from longrein.sandboxes.leftovers import command_name, processes_left, processes_of, reap_leftovers
+from longrein.sandboxes.folder_sandbox import FolderSandbox
+from longrein.sandboxes.layout import Layout, private_path, remove_tree
+from longrein.sandboxes.leftovers import command_name, processes_left, processes_of, reap_once
 from longrein.sandboxes.owner import own_name
 from longrein.sandboxes.session_root import session_root
 from longrein.sandboxes.tree import Owner
@@ -54,11 +55,11 @@ class SubprocessBackend:
         """
         _warn_once()
         root = session_root(self._root)
-        _reap_once(root)
+        reap_once(root)
         _check_mounts(spec.readonly_mounts)
         session = root / own_name()
         names = {name: str(session / name) for name in ("work", "home", "tmp")}
-        folders = tuple(f"{session}/root{folder}" for folder in spec.folders)
+        folders = tuple(f"{session}/root{private_path(folder)}" for folder in spec.folders)
         try:
             session.mkdir(mode=0o700)
             owner = Owner(uid=os.getuid(), gid=os.getgid())
@@ -77,37 +78,14 @@ class SubprocessBackend:
         return SubprocessSandbox(layout, names["home"], env, spec)
 
 
-class SubprocessSandbox:
+class SubprocessSandbox(FolderSandbox[Child]):
     """Private folders, and processes that know them by their environment."""
 
     def __init__(self, layout: Layout, home: str, env: dict[str, str], spec: SandboxSpec) -> None:
-        self._layout = layout
-        self._home = home
+        super().__init__(layout, home, spec.limits)
         self._env = env
-        self._spec = spec
+        self._folders = spec.folders
         self._markers = (f"{layout.session.name}/{number}/" for number in itertools.count())
-        self._running: set[Child] = set()
-        self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def workdir(self) -> str:
-        """The folder the agent works in."""
-        return self._layout.workdir
-
-    @property
-    def home(self) -> str:
-        """The private home."""
-        return self._home
-
-    async def exec(
-        self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b"", timeout_s: float
-    ) -> ExecResult:
-        """See :meth:`longrein.sandboxes.base.Sandbox.exec`."""
-        process = await self.start(argv, env=env, stdin=stdin)
-        try:
-            return await process.wait(timeout_s)
-        finally:
-            self._running.discard(process)
 
     async def start(self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b"") -> Child:
         """See :meth:`longrein.sandboxes.base.Sandbox.start`."""
@@ -115,7 +93,7 @@ class SubprocessSandbox:
         marker = next(self._markers)
         popen = self._popen(argv, {**self._env, **(env or {}), _MARKER: marker}, stdin)
         tree = _Tree(popen, marker)
-        process = Child(popen, self._spec.limits.output_bytes, tree.end, tree.found)
+        process = Child(popen, self._limits.output_bytes, tree.end, tree.found)
         self._running.add(process)
         try:
             await process.follow()
@@ -124,37 +102,7 @@ class SubprocessSandbox:
             raise
         return process
 
-    async def read(self, path: str) -> bytes:
-        """See :meth:`longrein.sandboxes.base.Sandbox.read`."""
-        self._require_open()
-        place = self._layout.locate(self._placed(path))
-        return place.tree.read(place.path, self._spec.limits.collect_bytes)
-
-    async def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
-        """See :meth:`longrein.sandboxes.base.Sandbox.write`."""
-        self._require_open()
-        place = self._layout.locate(self._placed(path))
-        place.tree.write(place.path, WorkFile(data=data, executable=executable))
-
-    async def collect(self) -> WorkTree:
-        """See :meth:`longrein.sandboxes.base.Sandbox.collect`."""
-        self._require_open()
-        return await asyncio.to_thread(self._layout.work.collect, self._spec.limits)
-
-    async def restore(self, tree: WorkTree) -> None:
-        """See :meth:`longrein.sandboxes.base.Sandbox.restore`."""
-        self._require_open()
-        await asyncio.to_thread(self._layout.work.restore, tree)
-
-    async def close(self) -> None:
-        """Kill everything we can find and remove everything. Safe to call twice."""
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close())
-        await asyncio.shield(self._closing)
-
-    async def _close(self) -> None:
-        await asyncio.gather(*[process.kill() for process in self._running])
-        self._running.clear()
+    async def _remove(self) -> None:
         await asyncio.to_thread(remove_tree, self._layout.session)
 
     def _popen(self, argv: tuple[str, ...], env: dict[str, str], stdin: bytes) -> subprocess.Popen[bytes]:
@@ -175,12 +123,8 @@ class SubprocessSandbox:
 
     def _placed(self, path: str) -> str:
         """A declared folder's path, where we put it."""
-        declared = any(Path(path).is_relative_to(folder) for folder in self._spec.folders)
+        declared = any(Path(path).is_relative_to(folder) for folder in self._folders)
         return f"{self._layout.session}/root{path}" if declared else path
-
-    def _require_open(self) -> None:
-        if self._closing is not None:
-            raise SandboxError("the sandbox is closed; make a new one")
 
 
 class _Tree:
@@ -228,8 +172,3 @@ def _check_mounts(mounts: tuple[Mount, ...]) -> None:
 def _warn_once() -> None:
     _LOG.warning(WARNING)
     warnings.warn(WARNING, RuntimeWarning, stacklevel=3)
-
-
-@cache
-def _reap_once(root: Path) -> None:
-    reap_leftovers(root)

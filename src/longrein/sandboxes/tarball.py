@@ -1,4 +1,7 @@
-"""A work directory as a compressed tar file in memory. Nothing of it ever touches our disk."""
+"""A work directory as a tar file in memory. Nothing of it ever touches our disk.
+
+Archives come from sandboxes whose programs an agent may have replaced: what is read here may have been made to harm.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,23 @@ import tarfile
 import zlib
 from pathlib import PurePosixPath
 
+from msgspec.structs import replace
+
 from longrein.errors import SandboxError
 from longrein.sandboxes.base import SandboxLimits, WorkFile, WorkTree
 
 _MOST_NAMED = 1000
+_LONGEST_NAME_BYTES = 255
+_LONGEST_TARGET_BYTES = 4095
+_WHOLE = ("0", "1")
+"""What tar exits with where all is in the archive; 1: something changed while it was read."""
+THE_REST = "(the rest)"
 
 
 def pack(tree: WorkTree) -> bytes:
-    """The tree as ``.tar.gz``, with folders, modes and symlinks."""
+    """The tree as ``.tar``, with folders, modes and symlinks."""
     made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz", compresslevel=1) as archive:
+    with tarfile.open(fileobj=made, mode="w") as archive:
         for path in tree.folders:
             entry = tarfile.TarInfo(path)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
@@ -32,24 +42,63 @@ def pack(tree: WorkTree) -> bytes:
     return made.getvalue()
 
 
+def packing_script(folder: str, status: str, limits: SandboxLimits) -> str:
+    """A shell command that writes a folder's archive to standard output, cut off where :func:`unpack` reads no more.
+
+    Args:
+        folder: quoted for a shell.
+        status: path of a file, quoted, that gets what tar exited with; see :func:`with_status`.
+        limits: on what is collected.
+    """
+    # Locked files would be left out silently.
+    packed = f"(tar -C {folder} -cf - . 2>/dev/null; echo $? > {status})"
+    return f"chmod -R u+rX {folder}; {packed} | head -c {most_bytes(limits)}"
+
+
+def with_status(tree: WorkTree, status: str) -> WorkTree:
+    """The tree, which says that something is missing where tar said so."""
+    if status.strip() in _WHOLE:
+        return tree
+    return replace(tree, left_out=(*tree.left_out, THE_REST))
+
+
+def unpack_compressed(data: bytes, limits: SandboxLimits) -> WorkTree:
+    """The same as :func:`unpack`, of a ``.tar.gz``.
+
+    Raises:
+        SandboxError: it is no such file, or only the beginning of one.
+    """
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        # Bounded: a few bytes can stand for terabytes.
+        plain = stream.decompress(data, most_bytes(limits))
+    except zlib.error as error:
+        raise SandboxError(f"the sandbox sent no work directory: {error}") from error
+    if not stream.eof and not stream.unconsumed_tail and len(plain) < most_bytes(limits):
+        raise SandboxError(f"the sandbox sent only a part of its work directory ({len(data)} bytes)")
+    tree = unpack(plain, limits)
+    return tree if stream.eof else replace(tree, left_out=(*tree.left_out, THE_REST))
+
+
 def unpack(data: bytes, limits: SandboxLimits) -> WorkTree:
-    """What a ``.tar.gz`` made by an untrusted sandbox holds, up to the limits; it may end in the middle.
+    """What a ``.tar`` made by an untrusted sandbox holds, up to the limits; it may end in the middle.
+
+    No two paths of the result are at odds: it can be restored as it is.
 
     Raises:
         SandboxError: it is no such file.
     """
     unpacking = _Unpacking(limits)
     try:
-        # Bounded: a few bytes can stand for terabytes.
-        plain = zlib.decompressobj(wbits=31).decompress(data, most_bytes(limits))
-    except zlib.error as error:
-        raise SandboxError(f"the sandbox sent no work directory: {error}") from error
+        archive = tarfile.open(fileobj=io.BytesIO(data), mode="r:", errorlevel=0)  # noqa: SIM115 - of memory
+    except Exception as error:  # a broken archive breaks the library in many ways
+        raise SandboxError(f"what the sandbox sent is no tar archive: {error}") from error
     try:
-        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:", errorlevel=0) as archive:
-            for entry in archive:
-                unpacking.take(archive, entry)
-    except (tarfile.TarError, EOFError, OSError):
-        unpacking.left_out.append("(the rest)")
+        for entry in archive:
+            if not unpacking.take(archive, entry):
+                break
+    except Exception:  # noqa: BLE001 - KeyError, ValueError, RecursionError, ...
+        unpacking.left_out.append(THE_REST)
     return unpacking.tree()
 
 
@@ -67,49 +116,86 @@ class _Unpacking:
         self._symlinks: dict[str, str] = {}
         self._folders: list[str] = []
         self._special: list[str] = []
+        self._is_folder: dict[str, bool] = {}
+        """Of all that is there, and of the folders above it."""
         self._left_bytes = limits.collect_bytes
         self._left_entries = limits.collect_entries
 
-    def take(self, archive: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
-        """Record one entry."""
-        name = PurePosixPath(entry.name)
-        path = str(name)
+    def take(self, archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bool:
+        """Record one entry; false when no more need to be looked at: some archives have no end."""
+        path = str(PurePosixPath(entry.name))
         if path == ".":
-            return
+            return True
         self._left_entries -= 1
-        if self._left_entries < 0 or ".." in name.parts or name.is_absolute() or not _is_text(path):
-            self.left_out.append(path.encode(errors="replace").decode())
+        if self._left_entries < 0 or not _is_path(path) or not self._fits(path, entry.isdir()):
+            self._leave_out(path)
         elif entry.isdir():
+            self._place(path, is_folder=True)
             self._folders.append(path)
         elif entry.issym():
-            self._symlinks[path] = entry.linkname
+            self._take_link(path, entry.linkname)
         else:
             self._take_file(archive, entry, path)
+        return self._left_entries > -_MOST_NAMED
+
+    def _take_link(self, path: str, target: str) -> None:
+        if not target or "\0" in target or len(target.encode(errors="surrogateescape")) > _LONGEST_TARGET_BYTES:
+            self._leave_out(path)
+            return
+        self._place(path)
+        self._symlinks[path] = target
 
     def _take_file(self, archive: tarfile.TarFile, entry: tarfile.TarInfo, path: str) -> None:
         same = self._files.get(str(PurePosixPath(entry.linkname))) if entry.islnk() else None
         if same is not None:
+            self._place(path)
             self._files[path] = same
+        elif entry.islnk():
+            self._leave_out(path)
         elif not entry.isreg():
             self._special.append(path)
-        elif entry.size > self._left_bytes:
-            self.left_out.append(path)
+        elif not 0 <= entry.size <= self._left_bytes:
+            self._leave_out(path)
         else:
             content = archive.extractfile(entry)
             data = content.read() if content is not None else b""
             self._left_bytes -= len(data)
+            self._place(path)
             self._files[path] = WorkFile(data=data, executable=bool(entry.mode & 0o111))
+
+    def _fits(self, path: str, is_folder: bool) -> bool:
+        """Nothing else is there, and what is above it are folders."""
+        if not all(self._is_folder.get(above, True) for above in _above(path)):
+            return False
+        return path not in self._is_folder or (is_folder and self._is_folder[path])
+
+    def _place(self, path: str, is_folder: bool = False) -> None:
+        self._is_folder.update(dict.fromkeys(_above(path), True))
+        self._is_folder[path] = is_folder
+
+    def _leave_out(self, path: str) -> None:
+        self.left_out.append(path.encode(errors="replace").decode())
 
     def tree(self) -> WorkTree:
         """All of it."""
         return WorkTree(
             files=dict(sorted(self._files.items())),
             symlinks=dict(sorted(self._symlinks.items())),
-            folders=tuple(sorted(self._folders)),
+            folders=tuple(sorted({*self._folders})),
             left_out=tuple(self.left_out[:_MOST_NAMED]),
             special=tuple(sorted(self._special)[:_MOST_NAMED]),
         )
 
 
-def _is_text(name: str) -> bool:
-    return not any("\udc80" <= character <= "\udcff" for character in name)
+def _above(path: str) -> list[str]:
+    return [str(folder) for folder in PurePosixPath(path).parents][:-1]
+
+
+def _is_path(path: str) -> bool:
+    """One that a file of a work directory may have."""
+    name = PurePosixPath(path)
+    try:
+        sizes = [len(part.encode()) for part in name.parts]
+    except UnicodeEncodeError:
+        return False
+    return not name.is_absolute() and ".." not in name.parts and "\0" not in path and max(sizes) <= _LONGEST_NAME_BYTES

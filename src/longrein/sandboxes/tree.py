@@ -82,7 +82,7 @@ class PrivateTree:
         )
 
     def restore(self, tree: WorkTree) -> None:
-        """Write a collected tree."""
+        """Write a collected tree, replacing files and links that are there."""
         for relative in tree.folders:
             with self._folder(_parts(relative), make=True):
                 pass
@@ -91,6 +91,8 @@ class PrivateTree:
         for relative, target in tree.symlinks.items():
             *folders, name = _parts(relative)
             with self._folder(folders, make=True) as folder:
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
                 os.symlink(target, name, dir_fd=folder)
                 os.chown(name, self._owner.uid, self._owner.gid, dir_fd=folder, follow_symlinks=False)
 

@@ -12,9 +12,10 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from longrein.errors import InfrastructureError
+from longrein.sandboxes.own_thread import Job, forget
 
 T = TypeVar("T")
 
@@ -23,37 +24,11 @@ class CallTimeoutError(InfrastructureError, TimeoutError):
     """A session's call did not return in time."""
 
 
-def _forget(result: Any) -> None:
-    """Nothing to undo."""
-
-
-class _Job(Generic[T]):
-    """One call. Its waiter may leave: what comes afterwards goes to ``late``, still in the thread."""
-
-    def __init__(self, work: Callable[[], T], late: Callable[[T], Any]) -> None:
-        self.future: Future[T] = Future()
-        self._work = work
-        self._late = late
-
-    def run(self) -> None:
-        try:
-            result = self._work()
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the result gets it
-            # A pending future can be cancelled until this very moment, and then nobody waits.
-            if self.future.set_running_or_notify_cancel():
-                self.future.set_exception(error)
-            return
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_result(result)
-        else:
-            self._late(result)
-
-
 class SessionThread:
     """Runs the calls of one session, one after the other, in one thread."""
 
     def __init__(self, name: str) -> None:
-        self._jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._open_jobs = 0
         self._lock = threading.Lock()
         self._on_end: Callable[[], None] = lambda: None
@@ -66,7 +41,7 @@ class SessionThread:
         return self._open_jobs > 0
 
     async def call(
-        self, what: str, work: Callable[[], T], timeout_s: float | None, late: Callable[[T], Any] = _forget
+        self, what: str, work: Callable[[], T], timeout_s: float | None, late: Callable[[T], Any] = forget
     ) -> T:
         """What ``work`` returns or raises in the thread.
 
@@ -93,9 +68,9 @@ class SessionThread:
             self._abandon(future, late)
             raise too_late(what, timeout_s) from error
 
-    def submit(self, work: Callable[[], T], late: Callable[[T], Any] = _forget) -> Future[T]:
+    def submit(self, work: Callable[[], T], late: Callable[[T], Any] = forget) -> Future[T]:
         """Have ``work`` run when its turn comes. A future that is cancelled before the end leaves it to ``late``."""
-        job = _Job(work, late)
+        job = Job(work, late)
         with self._lock:
             self._open_jobs += 1
         self._jobs.put(job)

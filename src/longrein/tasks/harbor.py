@@ -8,9 +8,11 @@ into the work directory, and image, resources and environment variables of the c
 from __future__ import annotations
 
 import logging
+import math
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Sequence, Set
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -71,30 +73,62 @@ def export_task(task: Task, folder: Path) -> Path:
 
     Raises:
         TaskError: the directory exists, or the task cannot be said in this format (no ``test.sh``, an id that is no
-            folder name, a file named like a container file, metadata that TOML lacks).
+            folder name, a file named like a container file or outside its folder, metadata that TOML lacks).
     """
+    export_tasks([task], folder)
+    return folder / task.task_id
+
+
+def export_tasks(tasks: Sequence[Task], folder: Path) -> None:
+    """Write each task as :func:`export_task` does; all or nothing.
+
+    Raises:
+        TaskError: naming every task that cannot be written; nothing was.
+    """
+    contents: dict[Path, dict[str, bytes]] = {}
+    problems: list[str] = []
+    for task in tasks:
+        target = folder / task.task_id
+        try:
+            contents[target] = _content_of(task)
+        except TaskError as error:
+            problems.append(str(error))
+        if target.exists():
+            problems.append(f"{target}: exists already. Export into an empty folder.")
+    twice = sorted(name for name, count in Counter(task.task_id for task in tasks).items() if count > 1)
+    problems += [f"task_id {name!r} comes twice; give each task its own" for name in twice]
+    if problems:
+        raise TaskError("\n".join(problems))
+    for target, files in contents.items():
+        for path, data in files.items():
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            (target / path).write_bytes(data)
+
+
+def _content_of(task: Task) -> dict[str, bytes]:
+    """Path in the task's directory -> content."""
     _check_exportable(task)
-    target = folder / task.task_id
-    if target.exists():
-        raise TaskError(f"{target}: exists already. Export into an empty folder.")
+    where = f"task {task.task_id!r} cannot be written as a task directory"
     settings = TaskToml(
         metadata=task.metadata,
         agent_timeout_s=task.agent_timeout_s,
         verifier_timeout_s=task.verifier_timeout_s,
         verdict=task.verdict,
     )
-    files = {
-        "task.toml": write_task_toml(settings).encode(),
-        "instruction.md": f"{task.prompt}\n".encode(),
-        **{f"environment/{path}": content for path, content in task.files.items()},
-        **{f"tests/{path}": content for path, content in task.tests.items()},
-    }
-    if task.oracle:
-        files["solution/solve.sh"] = TURN_MARK.join(f"{command}\n" for command in task.oracle).encode()
-    for path, content in files.items():
-        (target / path).parent.mkdir(parents=True, exist_ok=True)
-        (target / path).write_bytes(content)
-    return target
+    try:
+        files = {
+            "task.toml": write_task_toml(settings).encode(),
+            "instruction.md": f"{task.prompt}\n".encode(),
+            **{f"environment/{path}": content for path, content in task.files.items()},
+            **{f"tests/{path}": content for path, content in task.tests.items()},
+        }
+        if task.oracle:
+            files["solution/solve.sh"] = TURN_MARK.join(f"{command}\n" for command in task.oracle).encode()
+    except TaskError as error:
+        raise TaskError(f"{where}: {error}") from error
+    except UnicodeEncodeError as error:
+        raise TaskError(f"{where}: it holds text that is not Unicode: {error}. Mend it.") from error
+    return files
 
 
 def _check_exportable(task: Task) -> None:
@@ -105,11 +139,32 @@ def _check_exportable(task: Task) -> None:
         raise TaskError(f"{where}: tests/test.sh is missing. Add the script that writes the reward.")
     if not task.prompt.strip():
         raise TaskError(f"{where}: its prompt is empty. Write what the agent is asked.")
+    bad = [*_bad_paths(task.files.keys()), *_bad_paths(task.tests.keys())]
+    if bad:
+        raise TaskError(f"{where}: {bad} are no plain paths of files in one folder. Rename them.")
     lost = sorted(CONTAINER_FILES & task.files.keys())
     if lost:
         raise TaskError(f"{where}: files {lost} would be taken for the container's. Rename them.")
     if any(TURN_MARK.strip() in command or not command.strip() for command in task.oracle):
         raise TaskError(f"{where}: an oracle command is empty or holds {TURN_MARK.strip()!r}. Change it.")
+    limits_s = (task.agent_timeout_s, task.verifier_timeout_s)
+    if not all(0 < seconds < math.inf for seconds in limits_s):
+        raise TaskError(f"{where}: its time limits are {limits_s} s. Give numbers of seconds above 0.")
+
+
+def _bad_paths(paths: Set[str]) -> list[str]:
+    """Those that lead elsewhere, are not spelled as they are read back, or lie below another file."""
+    return sorted(path for path in paths if not _lies_inside(path) or paths & _above(path))
+
+
+def _lies_inside(path: str) -> bool:
+    """A relative path that is spelled as it is read back."""
+    plain = PurePosixPath(path)
+    return path == str(plain) != "." and not plain.is_absolute() and ".." not in plain.parts and "\0" not in path
+
+
+def _above(path: str) -> set[str]:
+    return {str(folder) for folder in PurePosixPath(path).parents}
 
 
 def _tasks_or_error(where: Path, readings: Sequence[_Reading]) -> tuple[Task, ...]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -29,6 +34,70 @@ echo $reward > /logs/verifier/reward.txt
 async def test_without_harbor_it_says_what_to_install() -> None:
     with pytest.raises(ConfigError, match=r"longrein\[harbor\]"):
         await HarborBackend("docker", image="debian:12").create(SandboxSpec())
+
+
+class Broken:
+    """One of Harbor's environments, of which something is there and something else fails."""
+
+    made: Broken
+
+    def __init__(self, fails: str, **_: Any) -> None:
+        Broken.made = self
+        self.fails = fails
+        self.stops = 0
+        self.starting = asyncio.Event()
+
+    async def start(self, force_build: bool) -> None:
+        self.starting.set()
+        if self.fails == "start":
+            raise KeyError("no quota for its network")
+        if self.fails == "never":
+            await asyncio.sleep(3600)
+
+    async def exec(self, *_: Any, **__: Any) -> None:
+        raise KeyError("no quota for commands")
+
+    async def stop(self, delete: bool) -> None:
+        assert delete
+        self.stops += 1
+        raise KeyError("no quota for deleting")
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """As many of Harbor's names as a backend uses, for a Python that Harbor is not for."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    anything = SimpleNamespace
+    names = {
+        "environments.factory": {"EnvironmentFactory": anything(get_environment_class=lambda **_: Broken)},
+        "models.task.config": {"EnvironmentConfig": anything, "NetworkPolicy": anything},
+        "models.trial.paths": {"TrialPaths": lambda folder: anything(trial_dir=folder)},
+    }
+    for name, content in names.items():
+        module = ModuleType(f"harbor.{name}")
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, f"harbor.{name}", module)
+    yield
+    assert not list(tmp_path.glob("longrein-harbor-*"))
+
+
+@pytest.mark.parametrize(("fails", "said"), [("start", "its network"), ("commands", "for commands")])
+async def test_an_environment_that_started_half_way_is_told_to_stop(broken: None, fails: str, said: str) -> None:
+    """Only its provider knows what is there of it; the first error is what a reader needs."""
+    with pytest.raises(SandboxError, match=said):
+        await HarborBackend("a:Class", image="any", kwargs={"fails": fails}).create(SandboxSpec())
+    assert Broken.made.stops == 1
+
+
+async def test_an_environment_that_nobody_waits_for_any_more_is_told_to_stop(broken: None) -> None:
+    backend = HarborBackend("a:Class", image="any", kwargs={"fails": "never"})
+    creating = asyncio.create_task(backend.create(SandboxSpec()))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(Broken.made.starting.wait(), 20)
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    assert Broken.made.stops == 1
 
 
 @pytest.mark.harbor

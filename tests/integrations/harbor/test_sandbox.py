@@ -7,15 +7,16 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from longrein.errors import SandboxError
 from longrein.integrations.harbor.relay import ExecRelay
 from longrein.integrations.harbor.sandbox import HarborSandbox
-from longrein.sandboxes.base import SandboxLimits, SandboxSpec, WorkFile
+from longrein.sandboxes.base import SandboxLimits, SandboxSpec, WorkFile, WorkTree
 from longrein.types import Mount
-from tests.integrations.harbor.stand_in import StandIn, stand_in
+from tests.integrations.harbor.stand_in import Result, StandIn, stand_in
 
 SPEC = SandboxSpec(files={"given/a.txt": b"one"}, folders=("/tests",))
 
@@ -97,6 +98,31 @@ async def test_work_is_collected_and_put_into_another(tmp_path: Path) -> None:
     assert (again.files, again.symlinks) == (tree.files, tree.symlinks)
 
 
+async def test_neither_its_disk_nor_ours_is_the_agents_to_fill(tmp_path: Path) -> None:
+    limits = SandboxLimits(collect_bytes=1 << 20, collect_entries=50)
+    async with opened(tmp_path, SandboxSpec(limits=limits)) as sandbox:
+        await sandbox.exec(("sh", "-c", "echo small > a; truncate -s 3G b; seq 9 > c; chmod 000 c"), timeout_s=20)
+        with pytest.raises(SandboxError, match=f"more than {1 << 20} bytes"):
+            await sandbox.read("b")
+        tree = await sandbox.collect()
+        assert tree.left_out
+        await sandbox.exec(("rm", "b"), timeout_s=20)
+        assert (await sandbox.collect()) == WorkTree(
+            files={"a": WorkFile(data=b"small\n"), "c": WorkFile(data=b"1\n2\n3\n4\n5\n6\n7\n8\n9\n")}
+        )
+
+
+async def test_a_command_that_is_only_just_starting_is_killed_too(tmp_path: Path) -> None:
+    async with opened(tmp_path) as sandbox:
+        early = await sandbox.start(("sleep", "3600"))
+        await asyncio.wait_for(early.kill(), 20)
+        running = await sandbox.start(("sleep", "3600"))
+        waiting = asyncio.create_task(running.wait(3600))
+        await asyncio.sleep(0)
+    assert (await waiting).exit_code == -9, "closing ends what is waited for"
+    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
 async def test_a_closed_sandbox_and_a_failing_provider_are_infrastructure_faults(tmp_path: Path) -> None:
     class Broken(StandIn):
         async def exec(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
@@ -146,6 +172,55 @@ async def test_a_port_of_this_machine_is_reached_through_nothing_but_commands(tm
         assert gone.stdout == b"0\n" or b"Error" in gone.stderr
         await sandbox.close()
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+class Failing(StandIn):
+    """Its provider stops to run the relay's commands once it is told to."""
+
+    down = False
+
+    async def exec(self, command: str, *args: Any, **kwargs: Any) -> Result:
+        if self.down and "relay.py talk" in command:
+            raise ConnectionError("the provider's API is down")
+        return await super().exec(command, *args, **kwargs)
+
+
+KNOCK = "exec 9<>/dev/tcp/127.0.0.1/{}"
+KILL_THE_RELAY = """
+import os, pathlib
+for line in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    if b"serve" in line.read_bytes().split(bytes(1)):
+        os.kill(int(line.parent.name), 9)
+"""
+
+
+@pytest.mark.parametrize("by_the_agent", [False, True])
+async def test_work_without_a_model_says_nothing_unless_the_agent_cut_it_off(
+    by_the_agent: bool, tmp_path: Path
+) -> None:
+    """An infrastructure fault is not a zero, and an agent cannot choose not to be judged."""
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with stand_in() as inner, server:
+        environment = Failing(inner.sandbox, inner.shell)
+        sandbox = HarborSandbox(environment, SandboxSpec(), tmp_path)
+        await sandbox.prepare()
+        relay = await ExecRelay().open(environment, (port,))
+        sandbox.closes(relay)
+        if by_the_agent:
+            await sandbox.exec(("python3", "-c", KILL_THE_RELAY), timeout_s=20)
+        else:
+            environment.down = True
+            await sandbox.exec(("bash", "-c", KNOCK.format(port)), timeout_s=20)
+        async with asyncio.timeout(20):
+            while relay.running:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.02)
+        if by_the_agent:
+            assert await sandbox.collect() == WorkTree()
+        else:
+            with pytest.raises(SandboxError, match="API is down"):
+                await sandbox.collect()
+        await sandbox.close()
 
 
 async def test_a_relay_that_cannot_start_says_why() -> None:

@@ -48,6 +48,12 @@ async def test_only_the_last_of_the_output_is_kept() -> None:
     assert len(said.stdout) == 1 << 20 and said.stdout.endswith(b"end\n")
 
 
+async def test_output_that_is_more_than_can_be_read_at_once_is_no_fault() -> None:
+    async with stand_in() as environment:
+        said = await environment.shell.run("head -c 70000000 /dev/zero; echo end", cwd="/workdir", env={}, timeout_s=60)
+    assert len(said.stdout) == 1 << 20 and said.stdout.endswith(b"end\n")
+
+
 async def test_a_command_that_kills_the_others_starter_ends_the_environment() -> None:
     async with stand_in() as environment:
         with pytest.raises(SandboxError, match="gone"):

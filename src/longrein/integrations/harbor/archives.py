@@ -1,18 +1,22 @@
-"""Trees of files as tar archives: how folders travel into an environment and back."""
+"""Folders of this machine as tar archives: how they travel into an environment and back."""
 
 from __future__ import annotations
 
 import io
+import logging
+import os
 import tarfile
 from collections.abc import Collection
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from longrein.errors import SandboxError
-from longrein.sandboxes.base import SandboxLimits, WorkFile, WorkTree
+from longrein.sandboxes.base import SandboxLimits
+from longrein.sandboxes.links import without_outside_links
+from longrein.sandboxes.tarball import unpack
+from longrein.sandboxes.tree import Owner, PrivateTree
 
-_NAMED = 1000
-_FOLDER_MODE = 0o755
-_MODES = {False: 0o644, True: 0o755}
+_LOG = logging.getLogger(__name__)
+_MOST_ENTRIES = 1_000_000
+_NAMED = 5
 
 
 def pack_folder(folder: Path, without: Collection[str] = ()) -> bytes:
@@ -25,118 +29,19 @@ def pack_folder(folder: Path, without: Collection[str] = ()) -> bytes:
 
 
 def unpack_folder(data: bytes, folder: Path) -> None:
-    """Write an archive from an environment into a host folder. What could leave it, or is a device, is left out."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with _opened(data) as archive:
-        for member in archive:
-            if member.isdev():
-                continue
-            try:
-                archive.extract(member, folder, filter="data")
-            except tarfile.FilterError:
-                continue
-
-
-def pack_tree(tree: WorkTree) -> bytes:
-    """A collected tree, to be put into another environment."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path in tree.folders:
-            member = tarfile.TarInfo(path)
-            member.type, member.mode = tarfile.DIRTYPE, _FOLDER_MODE
-            archive.addfile(member)
-        for path, file in tree.files.items():
-            member = tarfile.TarInfo(path)
-            member.size, member.mode = len(file.data), _MODES[file.executable]
-            archive.addfile(member, io.BytesIO(file.data))
-        for path, target in tree.symlinks.items():
-            member = tarfile.TarInfo(path)
-            member.type, member.linkname = tarfile.SYMTYPE, target
-            archive.addfile(member)
-    return buffer.getvalue()
-
-
-def unpack_tree(data: bytes, limits: SandboxLimits) -> WorkTree:
-    """An archive made in an environment, as :meth:`~longrein.sandboxes.base.Sandbox.collect` returns it.
+    """Write an archive from an environment into a host folder. What could leave it, or is a device, is left out.
 
     Raises:
         SandboxError: it is no archive.
     """
-    collected = _Collected(limits)
-    with _opened(data) as archive:
-        for member in archive:
-            collected.add(archive, member)
-    return collected.tree()
-
-
-class _Collected:
-    def __init__(self, limits: SandboxLimits) -> None:
-        self._limits = limits
-        self._files: dict[str, WorkFile] = {}
-        self._symlinks: dict[str, str] = {}
-        self._folders: list[str] = []
-        self._left_out: list[str] = []
-        self._special: list[str] = []
-        self._entries = 0
-        self._bytes = 0
-
-    def add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        path = _inside(member.name)
-        if path is None:
-            return
-        self._entries += 1
-        if self._entries > self._limits.collect_entries or not _is_text(path):
-            self._left_out.append(path.encode(errors="replace").decode())
-        elif member.isdir():
-            self._folders.append(path)
-        elif member.issym():
-            self._symlinks[path] = member.linkname
-        elif member.isfile() or member.islnk():
-            self._add_file(archive, member, path)
-        else:
-            self._special.append(path)
-
-    def _add_file(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
-        # A hard link is read through the member that holds its content.
-        content = archive.extractfile(member)
-        data = content.read() if content is not None else b""
-        self._bytes += len(data)
-        if self._bytes > self._limits.collect_bytes:
-            self._left_out.append(path)
-        else:
-            self._files[path] = WorkFile(data=data, executable=bool(member.mode & 0o100))
-
-    def tree(self) -> WorkTree:
-        return WorkTree(
-            files=self._files,
-            symlinks=self._symlinks,
-            folders=tuple(self._folders),
-            left_out=tuple(self._left_out[:_NAMED]),
-            special=tuple(self._special[:_NAMED]),
-        )
-
-
-def _opened(data: bytes) -> tarfile.TarFile:
-    try:
-        return tarfile.open(fileobj=io.BytesIO(data), mode="r:")
-    except tarfile.TarError as error:
-        raise SandboxError(f"what the environment sent is no tar archive: {error}") from error
-
-
-def _inside(name: str) -> str | None:
-    """The path below the folder that was packed; nothing for the folder itself, or for what would leave it."""
-    parts = PurePosixPath(name).parts
-    if not parts or parts[0] == "/" or ".." in parts:
-        return None
-    return str(PurePosixPath(*parts))
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    tree = unpack(data, SandboxLimits(collect_bytes=len(data), collect_entries=_MOST_ENTRIES))
+    if tree.left_out:
+        _LOG.warning("left out on the way to %s: %s", folder, ", ".join(tree.left_out[:_NAMED]))
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    # Not `TarFile.extract`: its filters had holes, and what made the archive is the agent's.
+    ours = PrivateTree(folder, Owner(uid=os.getuid(), gid=os.getgid()))
+    ours.restore(without_outside_links(tree, str(folder)))
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

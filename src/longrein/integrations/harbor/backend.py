@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import shutil
 import tempfile
@@ -17,6 +16,7 @@ from longrein.integrations.harbor.ports import OpenPorts, PortBridge, SharedLoop
 from longrein.integrations.harbor.relay import ExecRelay
 from longrein.integrations.harbor.sandbox import HOME, WORKDIR, HarborSandbox, paths_of
 from longrein.sandboxes.base import SandboxSpec
+from longrein.sandboxes.closing import close_or_log
 
 _PREFIX = "longrein-harbor-"
 
@@ -58,22 +58,24 @@ class HarborBackend:
             SandboxError: the provider cannot start it as asked.
         """
         environment_class = self._environment_class()
-        folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=_PREFIX))
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         try:
             with provider("starting"):
                 environment = self._make(environment_class, folder, spec)
-                await environment.start(force_build=False)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         sandbox = HarborSandbox(environment, spec, folder)
         try:
+            with provider("starting"):
+                await environment.start(force_build=False)
             await sandbox.prepare()
             bridge = self._ports if spec.loopback_ports else SharedLoopback()
             opened: OpenPorts = await bridge.open(environment, spec.loopback_ports)
             sandbox.closes(opened)
         except BaseException:
-            await sandbox.close()
+            # Also what started half-way: only `stop` knows what there is of it.
+            await close_or_log(sandbox)
             raise
         return sandbox
 

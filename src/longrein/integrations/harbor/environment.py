@@ -9,7 +9,7 @@ import re
 import secrets
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from longrein.errors import SandboxError
@@ -75,7 +75,7 @@ class BubblewrapEnvironment(BaseEnvironment):
         """Where commands run: the task's own, else its Dockerfile's, else ours."""
         dockerfile = self.environment_dir / "Dockerfile"
         text = dockerfile.read_text() if dockerfile.is_file() else ""
-        return str(self.task_env_config.workdir or (_DOCKERFILE_WORKDIR.findall(text) or [WORKDIR])[-1])
+        return str(PurePosixPath(self.task_env_config.workdir or (_DOCKERFILE_WORKDIR.findall(text) or [WORKDIR])[-1]))
 
     def _validate_definition(self) -> None:
         """Harbor's hook. Raises ``ValueError`` for a task of several containers."""
@@ -112,11 +112,11 @@ class BubblewrapEnvironment(BaseEnvironment):
 
     async def stop(self, delete: bool) -> None:
         """Kill and remove everything, whether or not asked to delete. Safe to call twice."""
-        if self._shell is not None:
-            await self._shell.close()
-        if self._sandbox is not None:
-            await self._sandbox.close()
-        self._shell = self._sandbox = None
+        shell, sandbox, self._shell, self._sandbox = self._shell, self._sandbox, None, None
+        if shell is not None:
+            await shell.close()
+        if sandbox is not None:
+            await sandbox.close()
 
     async def exec(
         self,

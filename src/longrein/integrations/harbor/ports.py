@@ -8,6 +8,11 @@ from typing import Any, Protocol
 class OpenPorts(Protocol):
     """Ports that are reachable now."""
 
+    @property
+    def fault(self) -> str:
+        """Why they are no longer reachable, where that is not the agent's doing; empty otherwise."""
+        ...
+
     async def close(self) -> None:
         """Make them unreachable, and leave nothing."""
         ...
@@ -23,6 +28,11 @@ class PortBridge(Protocol):
 
 class SharedLoopback:
     """For environments whose 127.0.0.1 is this machine's, such as a container on the host's network."""
+
+    @property
+    def fault(self) -> str:
+        """Nothing that could break."""
+        return ""
 
     async def open(self, environment: Any, ports: tuple[int, ...]) -> SharedLoopback:
         """Nothing to do."""

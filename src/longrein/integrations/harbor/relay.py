@@ -26,6 +26,10 @@ _CHUNK_BYTES = 24_576
 """Handed down at once: as base64, a fraction of the 128 KiB that an argument may have."""
 
 
+class _InnerPartLostError(SandboxError):
+    """Commands still run, but what answers them was killed: by the agent, who is alone with it."""
+
+
 class ExecRelay:
     """Carries connections through the environment's own ``exec``."""
 
@@ -53,8 +57,15 @@ class OpenRelay:
     def __init__(self, environment: Any, folder: str) -> None:
         self._environment = environment
         self._folder = folder
+        self.fault = ""
+        """Of the first part that ended before its time."""
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def running(self) -> bool:
+        """Whether anything is carried still."""
+        return bool(self._tasks)
 
     async def start(self, ports: tuple[int, ...]) -> None:
         """See :meth:`ExecRelay.open`."""
@@ -110,11 +121,13 @@ class OpenRelay:
 
     async def _talk(self, wait_s: float, down: list[list[Any]]) -> list[tuple[str, int, str]]:
         folder = shlex.quote(self._folder)
+        asked = f"python3 {folder}/relay.py talk {folder} {wait_s} {shlex.quote(json.dumps(down))}"
         with provider("the relay to the gateway"):
-            result = await self._run(
-                f"python3 {folder}/relay.py talk {folder} {wait_s} {shlex.quote(json.dumps(down))}"
-            )
-            return json.loads(result.stdout)
+            result = await self._run(asked)
+        try:
+            return json.loads(result.stdout or "")
+        except ValueError as error:
+            raise _InnerPartLostError(f"the relay's inner part is gone: {(result.stderr or '')[-300:]}") from error
 
     async def _run(self, command: str) -> Any:
         return await self._environment.exec(command, cwd="/", timeout_sec=_COMMAND_TIMEOUT_S)
@@ -127,5 +140,7 @@ class OpenRelay:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # The agent finds its model gone; what becomes of its rollout is not decided here.
+            # The agent finds its model gone. Where that is not its own doing, whoever collects its work is told.
+            if not isinstance(error, _InnerPartLostError):
+                self.fault = self.fault or f"{type(error).__name__}: {error}"
             _LOG.warning("the relay to the gateway ended: %s", error)

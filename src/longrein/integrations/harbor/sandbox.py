@@ -11,11 +11,14 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from msgspec.structs import replace
+
 from longrein.errors import SandboxError
-from longrein.integrations.harbor.archives import pack_folder, pack_tree, unpack_tree
+from longrein.integrations.harbor.archives import pack_folder
 from longrein.integrations.harbor.faults import provider
 from longrein.integrations.harbor.ports import OpenPorts
 from longrein.sandboxes.base import ExecResult, SandboxSpec, WorkTree
+from longrein.sandboxes.tarball import pack, packing_script, unpack, with_status
 
 WORKDIR = "/workdir"
 HOME = "/tmp/longrein-home"
@@ -26,6 +29,8 @@ _OWN_TIMEOUT_S = 600
 _FOR_EVER_S = 7 * 86_400.0
 _LAST_SIGNAL = 64
 _MISSING = 44
+_TOO_LARGE = 45
+_SWEEP_PAUSE_S = 0.5
 
 
 def paths_of(home: str) -> dict[str, str]:
@@ -41,6 +46,7 @@ class HarborSandbox:
         self._spec = spec
         self._folder = folder
         self._ports: list[OpenPorts] = []
+        self._running: set[asyncio.Task[ExecResult]] = set()
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -82,14 +88,19 @@ class HarborSandbox:
         """See :meth:`longrein.sandboxes.base.Sandbox.start`."""
         mark = secrets.token_hex(8)
         running = asyncio.create_task(self._marked(mark, argv, env or {}, stdin, _FOR_EVER_S))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
         return HarborProcess(running, lambda: self._sweep(mark))
 
     async def read(self, path: str) -> bytes:
         """See :meth:`longrein.sandboxes.base.Sandbox.read`."""
-        inside = shlex.quote(_absolute(path))
-        found = await self._run(f'[ -f {inside} ] && [ "$(realpath -e -- {inside})" = {inside} ] || exit {_MISSING}')
+        inside, limit = shlex.quote(_absolute(path)), self._spec.limits.collect_bytes
+        plain = f'[ -f {inside} ] && [ "$(realpath -e -- {inside})" = {inside} ] || exit {_MISSING}'
+        found = await self._run(f'{plain}; [ "$(stat -c %s -- {inside})" -le {limit} ] || exit {_TOO_LARGE}')
         if found.return_code == _MISSING:
             raise FileNotFoundError(f"{path} is no regular file in the sandbox, or a symlink is on the way")
+        if found.return_code == _TOO_LARGE:
+            raise SandboxError(f"{path} holds more than {limit} bytes; it is not read")
         return await self._download(_absolute(path))
 
     async def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
@@ -100,17 +111,25 @@ class HarborSandbox:
         await self._demand(f"chmod {'755' if executable else '644'} {shlex.quote(inside)}")
 
     async def collect(self) -> WorkTree:
-        """See :meth:`longrein.sandboxes.base.Sandbox.collect`. Files that cannot be read are a ``SandboxError``."""
+        """See :meth:`longrein.sandboxes.base.Sandbox.collect`.
+
+        Raises:
+            SandboxError: a connection to the gateway broke while the agent worked, so that its work says nothing.
+        """
+        for fault in [ports.fault for ports in self._ports]:
+            if fault:
+                raise SandboxError(f"the gateway's port was lost inside the environment: {fault}")
         archive = _archive_path()
-        # tar exits 1 for a file that changed while it was read, and 2 for one that it could not read.
-        await self._demand(f"tar -cf {archive} -C {WORKDIR} . || [ $? -eq 1 ]")
+        # Bounded there: neither its disk nor ours is the agent's to fill.
+        await self._demand(f"{packing_script(WORKDIR, f'{archive}.status', self._spec.limits)} > {archive}")
         data = await self._download(archive)
-        await self._demand(f"rm -f {archive}")
-        return await asyncio.to_thread(unpack_tree, data, self._spec.limits)
+        status = await self._download(f"{archive}.status")
+        await self._demand(f"rm -f {archive} {archive}.status")
+        return with_status(await asyncio.to_thread(unpack, data, self._spec.limits), status.decode(errors="replace"))
 
     async def restore(self, tree: WorkTree) -> None:
         """See :meth:`longrein.sandboxes.base.Sandbox.restore`."""
-        await self._unpack(await asyncio.to_thread(pack_tree, tree), WORKDIR)
+        await self._unpack(await asyncio.to_thread(pack, tree), WORKDIR)
 
     async def close(self) -> None:
         """Delete the environment. Safe to call twice, and not undone by cancellation."""
@@ -119,9 +138,10 @@ class HarborSandbox:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        for running in self._running:
+            running.cancel()
+        await asyncio.gather(*self._running, *(ports.close() for ports in self._ports), return_exceptions=True)
         try:
-            for ports in self._ports:
-                await ports.close()
             with provider("deleting it"):
                 await self._environment.stop(delete=True)
         finally:
@@ -198,16 +218,19 @@ class HarborProcess:
     async def wait(self, timeout_s: float) -> ExecResult:
         """See :meth:`longrein.sandboxes.base.BackgroundProcess.wait`."""
         done, _ = await asyncio.wait({self._running}, timeout=timeout_s)
-        if done:
-            return self._running.result()
-        await self.kill()
+        if not done:
+            await self.kill()
+        if self._running.cancelled():  # with its sandbox
+            return ExecResult(exit_code=-9, stdout=b"", stderr=b"", timed_out=not done)
         result = self._running.result()
-        return ExecResult(exit_code=-9, stdout=result.stdout, stderr=result.stderr, timed_out=True)
+        return result if done else replace(result, exit_code=-9, timed_out=True)
 
     async def kill(self) -> None:
         """See :meth:`longrein.sandboxes.base.BackgroundProcess.kill`."""
-        await self._sweep()
-        await asyncio.wait({self._running})
+        # Again and again: it may not have started yet.
+        while not self._running.done():
+            await self._sweep()
+            await asyncio.wait({self._running}, timeout=_SWEEP_PAUSE_S)
 
 
 def _absolute(path: str) -> str:

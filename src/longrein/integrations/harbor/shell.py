@@ -15,24 +15,26 @@ from collections.abc import Mapping
 
 from longrein.errors import SandboxError
 from longrein.sandboxes.base import ExecResult, Sandbox
+from longrein.sandboxes.shell_exports import exports
 
 FOLDER = "/var/lib/longrein-shell"
 """A private folder that the sandbox must have been made with."""
 _POLL_S = 0.02
 _KILL_S = 5.0
 _FOR_EVER_S = 30 * 86_400.0
-_LOOP = f"""
-cd {FOLDER} || exit 1
+_LOOP = """
+cd "$1" || exit 1
 while :; do
   for asked in *.ask; do
     [ -e "$asked" ] || continue
-    id="${{asked%.ask}}"; rm -f "$asked"
+    id="${asked%.ask}"; rm -f "$asked"
     ( setsid bash "$id.sh" >"$id.out" 2>"$id.err" </dev/null & echo $! >"$id.pid"
-      wait $!; echo $? >"$id.end"; mv "$id.end" "$id.rc" ) &
+      wait $!; echo $? >"$id.end"; for said in out err; do tail -c "$2" "$id.$said" >"$id.$said.kept"; done
+      mv "$id.end" "$id.rc" ) &
   done
   for killed in *.kill; do
     [ -e "$killed" ] || continue
-    id="${{killed%.kill}}"; rm -f "$killed"; kill -KILL -- "-$(cat "$id.pid")"
+    id="${killed%.kill}"; rm -f "$killed"; kill -KILL -- "-$(cat "$id.pid")"
   done
   sleep 0.03
 done
@@ -55,7 +57,7 @@ class Shell:
 
     async def open(self) -> None:
         """Start the process that starts all others. Raises ``SandboxError`` when it cannot be started."""
-        process = await self._sandbox.start(("bash", "-c", _LOOP))
+        process = await self._sandbox.start(("bash", "-c", _LOOP, "bash", FOLDER, str(self._output_bytes)))
         self._loop = asyncio.create_task(process.wait(_FOR_EVER_S))
 
     async def run(self, command: str, *, cwd: str, env: Mapping[str, str], timeout_s: float) -> ExecResult:
@@ -76,8 +78,8 @@ class Shell:
             await self._ended(name, _KILL_S)
         return ExecResult(
             exit_code=-9 if code is None else int(code),
-            stdout=await self._said(f"{name}.out"),
-            stderr=await self._said(f"{name}.err"),
+            stdout=await self._said(f"{name}.out.kept"),
+            stderr=await self._said(f"{name}.err.kept"),
             timed_out=timed_out,
         )
 
@@ -85,8 +87,7 @@ class Shell:
         """Forget the process; the sandbox's own end is what ends it."""
         if self._loop is not None:
             self._loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._loop
+            await asyncio.wait({self._loop})
 
     async def _ended(self, name: str, timeout_s: float) -> bytes | None:
         deadline_s = time.monotonic() + timeout_s
@@ -102,11 +103,10 @@ class Shell:
 
     async def _said(self, path: str) -> bytes:
         try:
-            return (await self._sandbox.read(path))[-self._output_bytes :]
+            return await self._sandbox.read(path)
         except FileNotFoundError:
             return b""
 
 
 def _script(command: str, cwd: str, env: Mapping[str, str]) -> str:
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
-    return "\n".join([*exports, f"cd -- {shlex.quote(cwd)} || exit 1", f"exec bash -c {shlex.quote(command)}", ""])
+    return f"{exports(env)}cd -- {shlex.quote(cwd)} || exit 1\nexec bash -c {shlex.quote(command)}\n"

@@ -83,7 +83,10 @@ def assert_test(setup: str, tests: Sequence[str]) -> dict[str, bytes]:
     """Full marks if every test, a piece of Python with assertions, ends without an exception.
 
     Tests have the names of ``solution.py``, then those of ``setup``. The code itself runs in another process, from
-    which only plain values come back: what is returned is a copy, and arguments are not changed by a call.
+    which only plain values come back: what is returned is a copy. Lists, dicts and sets that a call changes in place
+    are changed for the test, too, but a value that is returned is never the same object as an argument. Objects of
+    the solution's own stay with it, and are equal to themselves alone. A test that gives the code what cannot be sent
+    (a function or an object of the test's own) makes a rollout unscorable, and says so.
     """
     return {
         "test.sh": start_script("run_asserts.py"),

@@ -10,7 +10,7 @@ import json
 import operator
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -19,24 +19,46 @@ if TYPE_CHECKING:
     from longrein.tasks.judges.wire import packed, unpacked
 
 KEPT: list[Any] = []
+NUMBERS: dict[int, int] = {}
+"""Where a kept thing is in that list, by its ``id``."""
 DOES: dict[str, Callable[..., Any]] = {"get": getattr, "set": setattr, "item": operator.getitem, "length": len}
 
 
 def keep(value: Any) -> int:
-    """Its number."""
-    KEPT.append(value)
-    return len(KEPT) - 1
+    """Its number, always the same."""
+    if id(value) not in NUMBERS:
+        NUMBERS[id(value)] = len(KEPT)
+        KEPT.append(value)
+    return NUMBERS[id(value)]
 
 
-def done(asked: dict[str, Any]) -> Any:
-    """What was asked for: ``{"do", "of", "arguments", "named"}``."""
-    target = KEPT[asked["of"]]
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """What came of what was asked for, ``{"do", "of", "arguments", "named"}``, and what became of its arguments."""
     arguments = [unpacked(argument, KEPT.__getitem__) for argument in asked["arguments"]]
-    if asked["do"] == "call":
-        return target(*arguments, **{name: unpacked(value, KEPT.__getitem__) for name, value in asked["named"].items()})
-    if asked["do"] == "iterate":
+    named = {name: unpacked(value, KEPT.__getitem__) for name, value in asked["named"].items()}
+    try:
+        said: dict[str, Any] = {"value": packed(done(asked["do"], KEPT[asked["of"]], arguments, named), keep)}
+    except Exception as error:  # noqa: BLE001 - whatever the code under test raises is its answer
+        said = {"raises": type(error).__name__}
+    # A test may ask whether an argument was changed in place.
+    said["arguments"] = changed(enumerate(arguments), dict(enumerate(asked["arguments"])))
+    said["named"] = changed(named.items(), asked["named"])
+    return said
+
+
+def done(what: str, target: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
+    """The work itself."""
+    if what == "call":
+        return target(*arguments, **named)
+    if what == "iterate":
         return list(target)
-    return DOES[asked["do"]](target, *arguments)
+    return DOES[what](target, *arguments)
+
+
+def changed(values: Iterable[tuple[Any, Any]], before: dict[Any, Any]) -> list[list[Any]]:
+    """Those that are no longer as they were sent, with their places."""
+    after = [(place, packed(value, keep)) for place, value in values if isinstance(value, (list, dict, set, tuple))]
+    return [[place, value] for place, value in after if value != before[place]]
 
 
 def main() -> None:
@@ -53,10 +75,10 @@ def main() -> None:
     say.flush()
     for line in read:
         try:
-            answer = json.dumps({"value": packed(done(json.loads(line)), keep)})
-        except Exception as error:  # noqa: BLE001 - whatever the code under test raises is its answer
-            answer = json.dumps({"raises": type(error).__name__})
-        say.write(answer + "\n")
+            said = json.dumps(answer(json.loads(line)))
+        except Exception as error:  # noqa: BLE001 - depths, endless values: what it made is its answer
+            said = json.dumps({"raises": type(error).__name__})
+        say.write(said + "\n")
         say.flush()
     os._exit(0)
 

@@ -27,6 +27,10 @@ class SilentError(Exception):
     """The code under test ended, hung or flooded us."""
 
 
+class UnjudgeableError(BaseException):
+    """A test asks for what cannot be done across processes. No fault of the code under test, and no test catches it."""
+
+
 class Remote:
     """A process with the code under test."""
 
@@ -45,6 +49,7 @@ class Remote:
         os.set_blocking(self._in, False)
         os.set_blocking(self._out, False)
         self._buffer = b""
+        self._things: dict[int, Thing] = {}
 
     def names(self) -> dict[str, Any]:
         """The names of the solution; modules are our own, and so is what tests compare with: ``abs``, ``math``."""
@@ -57,7 +62,10 @@ class Remote:
         return names
 
     def ask(self, do: str, of: int, *arguments: Any, **named: Any) -> Any:
-        """Have something done. Raises what the code raised, as far as it is a built-in exception."""
+        """Have something done, and arguments changed where it changes them.
+
+        Raises what the code raised, as far as it is a built-in exception.
+        """
         asked = {
             "do": do,
             "of": of,
@@ -66,13 +74,17 @@ class Remote:
         }
         self._send(json.dumps(asked).encode() + b"\n")
         answer = json.loads(self._line())
+        for place, value in answer.get("arguments", ()):
+            become(arguments[int(place)], unpacked(value, self._thing))
+        for name, value in answer.get("named", ()):
+            become(named[str(name)], unpacked(value, self._thing))
         if "raises" in answer:
             kind = getattr(builtins, str(answer["raises"]), Exception)
             raise kind if isinstance(kind, type) and issubclass(kind, Exception) else Exception
         return unpacked(answer["value"], self._thing)
 
     def _thing(self, number: int) -> Thing:
-        return Thing(self, number)
+        return self._things.setdefault(number, Thing(self, number))
 
     def _send(self, data: bytes) -> None:
         while data:
@@ -90,6 +102,40 @@ class Remote:
             self._buffer += read
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
+
+
+_CONTAINERS: tuple[type[Any], ...] = (list, dict, set, tuple)
+
+
+def become(mine: Any, other: Any) -> None:
+    """Make a container equal to another of its kind; containers within it that are still there stay the same ones."""
+    kind = _kind_of(mine, other)
+    if kind is list:
+        mine[:] = [_became(mine[at] if at < len(mine) else None, value) for at, value in enumerate(other)]
+    elif kind is dict:
+        merged = {key: _became(mine.get(key), value) for key, value in other.items()}
+        mine.clear()
+        mine.update(merged)
+    elif kind is set:
+        mine.clear()
+        mine.update(other)
+    elif kind is tuple:
+        for one, value in zip(mine, other, strict=True):
+            become(one, value)
+
+
+def _became(mine: Any, other: Any) -> Any:
+    kind = _kind_of(mine, other)
+    if kind is None or (kind is tuple and len(mine) != len(other)):
+        return other
+    become(mine, other)
+    # What is in a tuple cannot be put into another place.
+    return other if kind is tuple and mine != other else mine
+
+
+def _kind_of(one: Any, other: Any) -> type[Any] | None:
+    """What both are; what was sent as a plain container may be of a type of its own here."""
+    return next((kind for kind in _CONTAINERS if isinstance(one, kind) and isinstance(other, kind)), None)
 
 
 class Thing:
@@ -125,5 +171,7 @@ class Thing:
 
 def _number(thing: Any) -> int:
     if not isinstance(thing, Thing):
-        raise TypeError(f"a test gives a {type(thing).__name__}, which cannot be sent")
+        raise UnjudgeableError(
+            f"a test gives the code under test a {type(thing).__name__}, which cannot be sent to its process"
+        )
     return int(vars(thing)["_number"])

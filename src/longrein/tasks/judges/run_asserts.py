@@ -13,8 +13,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from limited import Budget
-from remote import Remote
-from verdict import keep_to_ourselves, kill_descendants, write_verdict
+from remote import Remote, UnjudgeableError
+from verdict import keep_to_ourselves, kill_descendants, leave_no_verdict, write_verdict
 
 HERE = Path(__file__).resolve().parent
 
@@ -29,6 +29,10 @@ def main() -> None:
     keep_to_ourselves()
     try:
         passed = _passed(Remote(program, Budget(plan["seconds"])), plan["setup"], plan["tests"])
+    except UnjudgeableError as error:
+        kill_descendants()
+        leave_no_verdict()
+        sys.exit(f"no verdict: {error}")
     finally:
         kill_descendants()
     write_verdict(float(passed == len(plan["tests"])), passed, len(plan["tests"]))

@@ -80,6 +80,13 @@ def _children(pid: int) -> list[int]:
 
 def write_verdict(reward: float, passed: int, total: int) -> None:
     """Leave ``reward.json``; whatever else could be read as a verdict is put aside."""
+    leave_no_verdict()
+    verdict = {"reward": reward, "passed": passed, "checks": total, "passed_fraction": passed / total}
+    (logs_folder() / "reward.json").write_text(json.dumps(verdict))
+
+
+def leave_no_verdict() -> None:
+    """Put aside whatever could be read as one."""
     folder = logs_folder()
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -87,5 +94,3 @@ def write_verdict(reward: float, passed: int, total: int) -> None:
     for name in ("reward.txt", "reward.json"):
         with contextlib.suppress(FileNotFoundError):
             (folder / name).rename(folder / f"put-aside-{secrets.token_hex(8)}")
-    verdict = {"reward": reward, "passed": passed, "checks": total, "passed_fraction": passed / total}
-    (folder / "reward.json").write_text(json.dumps(verdict))
