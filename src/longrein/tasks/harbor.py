@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from longrein.errors import TaskError
+from longrein.tasks.sound import check_all, problem_of, require_different
 from longrein.tasks.task_toml import TaskToml, parse_task_toml, write_task_toml
 from longrein.types import Task
 
@@ -63,7 +64,26 @@ def read_tasks(folder: Path) -> tuple[Task, ...]:
     folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not folders:
         raise TaskError(f"{folder}: holds no task directories. Each task is a subfolder with task.toml in it.")
-    return _tasks_or_error(folder, [_read(path) for path in folders])
+    tasks = _tasks_or_error(folder, [_read(path) for path in folders])
+    # Links to folders of one name elsewhere.
+    require_different(tasks)
+    return tasks
+
+
+def export_tasks(tasks: Iterable[Task], folder: Path) -> None:
+    """Write each with :func:`export_task`.
+
+    Raises:
+        TaskError: ``folder`` holds something, or tasks cannot be said in this format: all of them named, before
+            anything is written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise TaskError(f"{folder}: exists already and is no empty folder. Export into a new one.")
+    listed = [*tasks]
+    check_all(listed, _files_of)
+    require_different(listed)
+    for task in listed:
+        export_task(task, folder)
 
 
 def export_task(task: Task, folder: Path) -> Path:
@@ -73,10 +93,19 @@ def export_task(task: Task, folder: Path) -> Path:
         TaskError: the directory exists, or the task cannot be said in this format (no ``test.sh``, an id that is no
             folder name, a file named like a container file, metadata that TOML lacks).
     """
-    _check_exportable(task)
+    files = _files_of(task)
     target = folder / task.task_id
     if target.exists():
         raise TaskError(f"{target}: exists already. Export into an empty folder.")
+    for path, content in files.items():
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        (target / path).write_bytes(content)
+    return target
+
+
+def _files_of(task: Task) -> dict[str, bytes]:
+    """Path in the task's directory -> content."""
+    _check_exportable(task)
     settings = TaskToml(
         metadata=task.metadata,
         agent_timeout_s=task.agent_timeout_s,
@@ -91,10 +120,7 @@ def export_task(task: Task, folder: Path) -> Path:
     }
     if task.oracle:
         files["solution/solve.sh"] = TURN_MARK.join(f"{command}\n" for command in task.oracle).encode()
-    for path, content in files.items():
-        (target / path).parent.mkdir(parents=True, exist_ok=True)
-        (target / path).write_bytes(content)
-    return target
+    return files
 
 
 def _check_exportable(task: Task) -> None:
@@ -103,8 +129,9 @@ def _check_exportable(task: Task) -> None:
         raise TaskError(f"{where}: its id is no plain folder name. Use letters, digits, '.', '_' and '-'.")
     if "test.sh" not in task.tests:
         raise TaskError(f"{where}: tests/test.sh is missing. Add the script that writes the reward.")
-    if not task.prompt.strip():
-        raise TaskError(f"{where}: its prompt is empty. Write what the agent is asked.")
+    problem = problem_of(task)
+    if problem:
+        raise TaskError(f"{where}: {problem}")
     lost = sorted(CONTAINER_FILES & task.files.keys())
     if lost:
         raise TaskError(f"{where}: files {lost} would be taken for the container's. Rename them.")
@@ -155,6 +182,9 @@ def _read(folder: Path) -> _Reading:
         verdict=settings.value.verdict,
         metadata=settings.value.metadata,
     )
+    problem = problem_of(task)
+    if problem:
+        return _Reading(task=None, problems=(TaskProblem(path=folder / "task.toml", problem=problem),))
     return _Reading(task=task, problems=(), ignored=(*settings.ignored, *ignored))
 
 
