@@ -29,6 +29,7 @@ from longrein.sandboxes.base import SandboxBackend, SandboxLimits
 from longrein.sandboxes.choose import choose_backend
 from longrein.sessions.agent import AgentSessionFactory
 from longrein.tasks.base import Split
+from longrein.tasks.sound import check_all, require_sound
 from longrein.train.adapters import check_fit, lora_config
 from longrein.train.loss_choices import LossChoices
 from longrein.types import Task
@@ -63,10 +64,21 @@ def checked(config: RunConfig, source: str) -> RunConfig:
 
 
 def check_tasks(config: RunConfig) -> None:
-    """Raise :class:`~longrein.errors.TaskError` for tasks that cannot be had, or not be judged."""
+    """See that tasks can be had, judged and ordered.
+
+    Raises:
+        TaskError: naming all of them that cannot.
+        ConfigError: a curriculum that does not fit them.
+    """
     judge = verifier_of(config.tasks)
-    for task in (*tasks(config, "train"), *tasks(config, "test")):
+
+    def check(task: Task) -> None:
+        require_sound(task)
         judge.check(task)
+
+    train = tasks(config, "train")
+    check_all((*train, *tasks(config, "test")), check)
+    curriculum(config).order(train, config.seed)
 
 
 def loss_choices(config: RunConfig) -> LossChoices:
@@ -118,7 +130,8 @@ def tasks(config: RunConfig, split: Split) -> Sequence[Task]:
     count = config.tasks.train_count if split == "train" else config.tasks.eval_count
     found = source_of(config.tasks).tasks(split, count, config.seed)
     if not found and count:
-        raise TaskError(f"there is no task left for the {split} split; add tasks, or set tasks.eval_count = 0")
+        instead = "set tasks.eval_count = 0" if split == "test" else "name a source with tasks that are not held out"
+        raise TaskError(f"there is no task left for the {split} split; add tasks, or {instead}")
     said = {"agent_timeout_s": config.rollout.agent_timeout_s, "verifier_timeout_s": config.tasks.verifier.timeout_s}
     limits = {name: seconds for name, seconds in said.items() if seconds is not None}
     return [replace(task, **limits) for task in found] if limits else found
