@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from longrein.errors import TaskError
@@ -36,6 +38,16 @@ def by_file(task: Task, work: WorkTree) -> Any:
         "text": lambda: "1",
         "crash": lambda: work.files["absent"],
         "hang": lambda: time.sleep(2),
+        "huge": lambda: 10**400,
+        "too huge": lambda: 10**5000,
+        "single": lambda: np.float32(0.5),
+        "score of nan": lambda: Score(reward=float("nan"), metrics={"a": 1.0}),
+        "score of text": lambda: Score(reward="1"),  # pyright: ignore[reportArgumentType]
+        "score without reason": lambda: Score(reward=None),
+        "reasoned score": lambda: Score(reward=None, reason="no answer.txt"),
+        "odd metrics": lambda: Score(reward=1.0, metrics={"a": 10**400, "b": "x", "c": 2, "\ud800": 3}),  # pyright: ignore[reportArgumentType]
+        "no metrics": lambda: Score(reward=1.0, metrics=None),  # pyright: ignore[reportArgumentType]
+        "exit": lambda: sys.exit(3),
     }[task.prompt]()
 
 
@@ -55,6 +67,16 @@ async def later(task: Task, work: WorkTree) -> float:
         ("text", "gave '1'"),
         ("crash", "failed: KeyError: 'absent'"),
         ("hang", "ran past 0.2 s"),
+        ("huge", "not a finite number"),
+        ("too huge", "failed: ValueError"),
+        ("single", Score(reward=0.5)),
+        ("score of nan", "not a finite number"),
+        ("score of text", "not a finite number"),
+        ("score without reason", "not a finite number"),
+        ("reasoned score", "no answer.txt"),
+        ("odd metrics", Score(reward=1.0, metrics={"c": 2.0, "?": 3.0})),
+        ("no metrics", "failed: TypeError"),
+        ("exit", "it called exit(3)"),
     ],
 )
 async def test_a_python_function_may_judge(backend: SandboxBackend, what: str, expected: Score | str) -> None:

@@ -6,16 +6,17 @@ import asyncio
 import importlib
 import importlib.util
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from longrein.errors import ConfigError, TaskError
 from longrein.sandboxes.base import SandboxBackend, WorkTree
+from longrein.tasks.verdicts import finite_of
 from longrein.types import Score, Task
 
 DEFAULT_TIMEOUT_S = 120.0
@@ -43,7 +44,7 @@ class PythonVerifier(msgspec.Struct, frozen=True, kw_only=True):
 
     async def verify(self, task: Task, work: WorkTree, backend: SandboxBackend) -> Score:
         """The function's verdict; ``None`` with a reason when it raises, hangs or returns something else."""
-        judging = asyncio.ensure_future(_called(load_function(self.function), task, work))
+        judging = asyncio.ensure_future(self._judged(task, work))
         try:
             await asyncio.wait({judging}, timeout=self.timeout_s)
         finally:
@@ -53,26 +54,38 @@ class PythonVerifier(msgspec.Struct, frozen=True, kw_only=True):
         error = judging.exception()
         if error is not None:
             return Score(reward=None, reason=f"{self.function} failed: {type(error).__name__}: {error}")
-        return _score(self.function, judging.result())
+        return judging.result()
+
+    async def _judged(self, task: Task, work: WorkTree) -> Score:
+        # What it returns is looked at where what it raises is caught: both are somebody else's.
+        return _score(self.function, await _called(load_function(self.function), task, work))
 
 
 async def _called(function: Callable[..., Any], task: Task, work: WorkTree) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(task, work)
-    return await asyncio.to_thread(function, task, work)
+    try:
+        if inspect.iscoroutinefunction(function):
+            return await function(task, work)
+        return await asyncio.to_thread(function, task, work)
+    except SystemExit as error:
+        # It would end the event loop, and the worker with it.
+        raise RuntimeError(f"it called exit({error.code!r})") from error
 
 
 def _score(function: str, verdict: object) -> Score:
-    if isinstance(verdict, Score):
-        return verdict
     if verdict is None:
         return Score(reward=None, reason=f"{function} gave no verdict")
-    given = cast("Mapping[object, object]", verdict) if isinstance(verdict, Mapping) else {"reward": verdict}
-    numbers = {str(name): float(value) for name, value in given.items() if isinstance(value, int | float)}
-    reward = numbers.pop("reward", math.nan)
-    if not math.isfinite(reward):
-        return Score(reward=None, reason=f"{function} gave {verdict!r:.200}, not a finite number")
-    return Score(reward=reward, metrics={name: value for name, value in numbers.items() if math.isfinite(value)})
+    score, given = Score(reward=None), {"reward": verdict}
+    if isinstance(verdict, Score):
+        # Nothing has looked at its fields yet.
+        score, given = verdict, {**verdict.metrics, "reward": verdict.reward}
+    elif isinstance(verdict, Mapping):
+        given = {**cast("Mapping[Any, object]", verdict)}
+    metrics = finite_of(given)
+    reward = metrics.pop("reward", None)
+    if reward is None:
+        reason = score.reason or f"{function} gave {verdict!r:.200}, not a finite number"
+        return replace(score, reward=None, metrics=metrics, reason=reason)
+    return replace(score, reward=reward, metrics=metrics, reason="")
 
 
 @cache
