@@ -35,8 +35,13 @@ from longrein.train.loss_choices import LossChoices
 from longrein.types import Task
 
 
-def checked(config: RunConfig, source: str) -> RunConfig:
+def checked(config: RunConfig, source: str, trains: bool = True) -> RunConfig:
     """The run with its model as a local folder, after checking what only the plug-ins can know.
+
+    Args:
+        config: the run.
+        source: names the run file in errors.
+        trains: there must be tasks to train on, not only tasks that are held out.
 
     Raises:
         ConfigError: every problem in one message, each with file, key, value and fix.
@@ -46,7 +51,7 @@ def checked(config: RunConfig, source: str) -> RunConfig:
     probes: tuple[tuple[str, object, Callable[[], object]], ...] = (
         ("harness.name", config.harness.name, lambda: harness_of(config.harness).check()),
         ("sandbox.backend", config.sandbox.backend, lambda: sandbox_backend(config)),
-        (where, tasks_value, lambda: check_tasks(config)),
+        (where, tasks_value, lambda: check_tasks(config, trains)),
         ("model.path", config.model.path, lambda: renderer_spec(with_model_folder(config)).load()),
         ("model.context_length", config.model.context_length, lambda: check_context_length(config)),
         ("train.loss", config.train.loss, lambda: loss_choices(config).check()),
@@ -63,7 +68,7 @@ def checked(config: RunConfig, source: str) -> RunConfig:
     return with_model_folder(config)
 
 
-def check_tasks(config: RunConfig) -> None:
+def check_tasks(config: RunConfig, trains: bool = True) -> None:
     """See that tasks can be had, judged and ordered.
 
     Raises:
@@ -76,9 +81,10 @@ def check_tasks(config: RunConfig) -> None:
         require_sound(task)
         judge.check(task)
 
-    train = tasks(config, "train")
+    train = tasks(config, "train", needed=trains)
     check_all((*train, *tasks(config, "test")), check)
-    curriculum(config).order(train, config.seed)
+    if trains:
+        curriculum(config).order(train, config.seed)
 
 
 def loss_choices(config: RunConfig) -> LossChoices:
@@ -121,15 +127,15 @@ def chat_template(config: RunConfig) -> str | None:
     return Path(path).read_text(encoding="utf-8") if path else None
 
 
-def tasks(config: RunConfig, split: Split) -> Sequence[Task]:
+def tasks(config: RunConfig, split: Split, needed: bool = True) -> Sequence[Task]:
     """The run's tasks of a split, with the run file's time limit where it gives one.
 
     Raises:
-        TaskError: unknown family, bad task directory, or too few tasks for two splits.
+        TaskError: unknown family, bad task directory, or, where they are ``needed``, none in the split.
     """
     count = config.tasks.train_count if split == "train" else config.tasks.eval_count
     found = source_of(config.tasks).tasks(split, count, config.seed)
-    if not found and count:
+    if not found and count and needed:
         instead = "set tasks.eval_count = 0" if split == "test" else "name a source with tasks that are not held out"
         raise TaskError(f"there is no task left for the {split} split; add tasks, or {instead}")
     said = {"agent_timeout_s": config.rollout.agent_timeout_s, "verifier_timeout_s": config.tasks.verifier.timeout_s}
