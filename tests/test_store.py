@@ -119,11 +119,11 @@ def test_a_file_with_a_name_of_its_own_is_named(tmp_path: Path) -> None:
 
 def test_words_that_no_file_can_hold_lose_no_rollout(tmp_path: Path) -> None:
     member = msgspec.structs.replace(
-        rollout("a", []),
+        rollout("a", [], findings=(Finding(kind="outside_symlink", detail="a -> \udcff"),)),
         failure=Failure(kind="session", message="no file \udcff"),
         score=Score(reward=None, reason="no file \udcff"),
     )
     RunStore(tmp_path).append(score_group("g", TASK, [member], RewardSettings()))
     (group,) = read_groups(tmp_path)
-    assert group.rollouts[0].failure is not None
+    assert group.rollouts[0].failure is not None and group.rollouts[0].findings[0].detail == "a -> ?"
     assert group.rollouts[0].failure.message == group.rollouts[0].score.reason == "no file ?"

@@ -93,7 +93,7 @@ def _json(value: Any) -> str:
 
 
 def _text(words: str) -> str:
-    """Words of somebody else's error may hold half a surrogate pair, which no file can."""
+    """Words of somebody else's, a file's name say, may hold half a surrogate pair, which no file of ours can."""
     return words.encode(errors="replace").decode()
 
 
@@ -114,7 +114,7 @@ def _rollout_line(group: RolloutGroup, index: int) -> dict[str, Any]:
         "failure_kind": rollout.failure.kind if rollout.failure else None,
         "failure_message": _text(rollout.failure.message) if rollout.failure else None,
         "metrics": _json(rollout.metrics),
-        "findings": _json(rollout.findings),
+        "findings": _json([{"kind": one.kind, "detail": _text(one.detail)} for one in rollout.findings]),
         "session_id": rollout.trace.session_id,
         "calls": _call_lines(rollout.trace.calls),
         "task": msgspec.msgpack.encode(group.task),

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from longrein.errors import SandboxError
 from longrein.sandboxes.base import ExecResult, SandboxSpec, WorkFile, WorkTree
 from longrein.sandboxes.openenv_shapes import OpenEnvBackend, OpenEnvHandle
-from longrein.sandboxes.remote_command import RemoteCommand
+from longrein.sandboxes.remote_command import RemoteCommand, decoded
 from longrein.sandboxes.tarball import most_bytes, pack, unpack
 
 _T = TypeVar("_T")
@@ -182,7 +182,7 @@ class OpenEnvSandbox:
         result = await self._remote.ask(lambda: self._handle.exec(script, timeout=_LONG_S))
         if result.exit_code != 0:
             raise FileNotFoundError(f"{path}: not a readable file of the sandbox")
-        data = base64.b64decode(result.stdout)
+        data = decoded(result.stdout)
         if len(data) > limit:
             raise SandboxError(f"{path} holds more than {limit} bytes; it is not read")
         return data
@@ -199,7 +199,7 @@ class OpenEnvSandbox:
         # Compressed: what a sandbox says comes as text over somebody's API. Locked files would be left out silently.
         script = f"chmod -R u+rX {work}; (tar -C {work} -cf - . 2>/dev/null; echo $? > {status}) "
         script += f"| head -c {most_bytes(self._spec.limits)} | gzip -1 | base64 -w0"
-        tree = await asyncio.to_thread(unpack, base64.b64decode(await self._shell(script)), self._spec.limits)
+        tree = await asyncio.to_thread(unpack, decoded(await self._shell(script)), self._spec.limits)
         if (await self._shell(f"cat {status}")).strip() == _TAR_FAILED:
             return replace(tree, left_out=(*tree.left_out, "(unreadable)"))
         return tree

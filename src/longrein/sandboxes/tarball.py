@@ -48,7 +48,8 @@ def unpack(data: bytes, limits: SandboxLimits) -> WorkTree:
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:", errorlevel=0) as archive:
             for entry in archive:
                 unpacking.take(archive, entry)
-    except (tarfile.TarError, EOFError, OSError):
+    except (tarfile.TarError, EOFError, OSError, ValueError):
+        # ValueError: numbers that are none in the headers of sparse files.
         unpacking.left_out.append("(the rest)")
     return unpacking.tree()
 
