@@ -105,7 +105,7 @@ def _print(config: RunConfig, rollouts: Sequence[Rollout], arguments: argparse.N
     for rollout in rollouts:
         console.print(one_line(rollout), soft_wrap=True)
     if arguments.output:
-        console.print(f"written to {arguments.output / 'rollouts'}", highlight=False, soft_wrap=True)
+        console.print(f"written to {arguments.output / 'rollouts'}", highlight=False, soft_wrap=True, markup=False)
 
 
 COMMAND = Command(name="rollout", help="run a few sessions and show their traces", configure=configure, run=run)
