@@ -26,6 +26,7 @@ for _ in range(2000):
     [
         ({"task_id": " "}, "task_id is empty"),
         ({"prompt": "\n"}, "prompt is empty"),
+        ({"prompt": "a\0b"}, "prompt holds a NUL"),
         ({"agent_timeout_s": -1.0}, "agent_timeout_s is -1.0"),
         ({"agent_timeout_s": math.nan}, "agent_timeout_s is nan"),
         ({"verifier_timeout_s": math.inf}, "verifier_timeout_s is inf"),

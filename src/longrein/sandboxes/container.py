@@ -22,6 +22,7 @@ from longrein.sandboxes.owner import own_name
 from longrein.sandboxes.relay import LoopbackRelay
 from longrein.sandboxes.session_root import session_root
 from longrein.sandboxes.tree import Owner
+from longrein.sandboxes.words import require_words
 
 _ENVIRONMENT = "/.longrein-environment"
 # A shell is the first process: it reaps orphans, and signals to the command mean what they mean elsewhere.
@@ -145,6 +146,7 @@ class ContainerSandbox:
     ) -> ContainerProcess:
         """See :meth:`longrein.sandboxes.base.Sandbox.start`."""
         self._require_open()
+        require_words(argv, env)
         number = next(self._numbers)
         environment = self._layout.session / f"environment-{number}"
         self._write_environment(environment, env or {})

@@ -17,6 +17,7 @@ from longrein.sandboxes.base import ExecResult, SandboxSpec, WorkFile, WorkTree
 from longrein.sandboxes.openenv_shapes import OpenEnvBackend, OpenEnvHandle
 from longrein.sandboxes.remote_command import RemoteCommand, decoded
 from longrein.sandboxes.tarball import most_bytes, pack, unpack
+from longrein.sandboxes.words import require_words
 
 _T = TypeVar("_T")
 _TAR_FAILED = "2"
@@ -164,6 +165,7 @@ class OpenEnvSandbox:
     ) -> RemoteCommand:
         """See :meth:`longrein.sandboxes.base.Sandbox.start`."""
         self._require_open()
+        require_words(argv, env)
         folder = f"{self._base}/commands/{secrets.token_hex(6)}"
         ours = {"HOME": self.home, "TMPDIR": f"{self._base}/tmp", "SANDBOX_ROOT": f"{self._base}/root"}
         environment = {**ours, **self._spec.env, **(env or {})}

@@ -28,6 +28,8 @@ def problem_of(task: Task) -> str:
         return "its task_id is empty; give it one, or leave the column out"
     if not task.prompt.strip():
         return "its prompt is empty; write what the agent is asked"
+    if "\0" in task.prompt:
+        return "its prompt holds a NUL character, which no command line can; remove it"
     for name, seconds in (("agent_timeout_s", task.agent_timeout_s), ("verifier_timeout_s", task.verifier_timeout_s)):
         if not 0.0 < seconds < math.inf:
             return f"{name} is {seconds!r}; give a number of seconds above 0"

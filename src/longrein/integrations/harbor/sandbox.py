@@ -16,6 +16,7 @@ from longrein.integrations.harbor.archives import pack_folder, pack_tree, unpack
 from longrein.integrations.harbor.faults import provider
 from longrein.integrations.harbor.ports import OpenPorts
 from longrein.sandboxes.base import ExecResult, SandboxSpec, WorkTree
+from longrein.sandboxes.words import require_words
 
 WORKDIR = "/workdir"
 HOME = "/tmp/longrein-home"
@@ -130,6 +131,7 @@ class HarborSandbox:
     async def _marked(
         self, mark: str, argv: tuple[str, ...], env: dict[str, str], stdin: bytes, timeout_s: float
     ) -> ExecResult:
+        require_words(argv, env)
         source = "/dev/null"
         if stdin:
             source = f"/tmp/.longrein-stdin-{mark}"
