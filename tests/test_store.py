@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 
 from longrein.errors import TraceError
 from longrein.rollout.group import RewardSettings, score_group
+from longrein.rollout_lines import SCHEMA
 from longrein.store import RunStore, read_groups
-from longrein.types import Call, Finding, Message, RolloutGroup
+from longrein.types import Call, Failure, Finding, Message, RolloutGroup, Score
 from tests.traces import TASK, call, call_trees, failed, rollout
 
 
@@ -84,3 +86,44 @@ def test_a_foreign_file_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "rollouts" / "000000-g.parquet").write_bytes(b"not parquet at all")
     with pytest.raises(TraceError, match=r"000000-g\.parquet: not a readable rollout file"):
         list(read_groups(tmp_path))
+
+
+FOREIGN = {
+    "another table": pa.table({"a": [1]}),
+    "other types": pa.table({name: pa.array([[1.5]]) for name in SCHEMA.names}),
+    "no lines": pa.Table.from_pylist([], SCHEMA),
+    "no task": pa.Table.from_pylist([{"group_id": "g", "task_id": "t", "calls": []}], SCHEMA),
+    "a broken task": pa.Table.from_pylist(
+        [{"group_id": "g", "task_id": "t", "session_id": "s", "status": "failed", "calls": [], "task": b"\xc1"}], SCHEMA
+    ),
+}
+
+
+@pytest.mark.parametrize("table", FOREIGN)
+def test_foreign_tables_are_one_clear_error(tmp_path: Path, table: str) -> None:
+    store = RunStore(tmp_path)
+    pq.write_table(FOREIGN[table], tmp_path / "rollouts" / "000000-g000000.parquet")
+    with pytest.raises(TraceError, match=r"000000-g000000\.parquet: not a readable rollout file"):
+        for file in store.files():
+            file.read()
+    with pytest.raises(TraceError, match=r"000000-g000000\.parquet: not a readable rollout file"):
+        list(read_groups(tmp_path))
+
+
+def test_a_file_with_a_name_of_its_own_is_named(tmp_path: Path) -> None:
+    RunStore(tmp_path)
+    (tmp_path / "rollouts" / "all.parquet").write_bytes(b"")
+    with pytest.raises(TraceError, match=r"all\.parquet: not named like a rollout file"):
+        RunStore(tmp_path)
+
+
+def test_words_that_no_file_can_hold_lose_no_rollout(tmp_path: Path) -> None:
+    member = msgspec.structs.replace(
+        rollout("a", [], findings=(Finding(kind="outside_symlink", detail="a -> \udcff"),)),
+        failure=Failure(kind="session", message="no file \udcff"),
+        score=Score(reward=None, reason="no file \udcff"),
+    )
+    RunStore(tmp_path).append(score_group("g", TASK, [member], RewardSettings()))
+    (group,) = read_groups(tmp_path)
+    assert group.rollouts[0].failure is not None and group.rollouts[0].findings[0].detail == "a -> ?"
+    assert group.rollouts[0].failure.message == group.rollouts[0].score.reason == "no file ?"

@@ -92,6 +92,11 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
+def _text(words: str) -> str:
+    """Words of somebody else's, a file's name say, may hold half a surrogate pair, which no file of ours can."""
+    return words.encode(errors="replace").decode()
+
+
 def _rollout_line(group: RolloutGroup, index: int) -> dict[str, Any]:
     rollout = group.rollouts[index]
     return {
@@ -105,11 +110,11 @@ def _rollout_line(group: RolloutGroup, index: int) -> dict[str, Any]:
         "reward": group.rewards[index] if group.rewards else None,
         "advantage": group.advantages[index] if group.advantages else None,
         "score_metrics": _json(rollout.score.metrics),
-        "score_reason": rollout.score.reason,
+        "score_reason": _text(rollout.score.reason),
         "failure_kind": rollout.failure.kind if rollout.failure else None,
-        "failure_message": rollout.failure.message if rollout.failure else None,
+        "failure_message": _text(rollout.failure.message) if rollout.failure else None,
         "metrics": _json(rollout.metrics),
-        "findings": _json(rollout.findings),
+        "findings": _json([{"kind": one.kind, "detail": _text(one.detail)} for one in rollout.findings]),
         "session_id": rollout.trace.session_id,
         "calls": _call_lines(rollout.trace.calls),
         "task": msgspec.msgpack.encode(group.task),

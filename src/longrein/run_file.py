@@ -45,7 +45,8 @@ def load_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfi
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot read the run file: {error}. Give the path of a TOML run file.") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # Beside its own error: numbers of thousands of digits, tables a thousand levels deep.
         raise ConfigError(f"{path}: not valid TOML: {error}. Mend the file at that line.") from error
     problems: list[Problem] = []
     for key, value in (overrides or {}).items():

@@ -58,7 +58,7 @@ class RunStore:
         for leftover in self.folder.glob(".*.part"):
             leftover.unlink()
         written = [*self.folder.glob("*.parquet"), *self._lost.glob("*.parquet")]
-        self._next = 1 + max((int(path.name.split("-")[0]) for path in written), default=-1)
+        self._next = 1 + max((_place_of(path) for path in written), default=-1)
 
     def files(self) -> Iterator[GroupFile]:
         """Every finished group, in the order in which they finished.
@@ -73,6 +73,10 @@ class RunStore:
         """Move a group to ``rollouts-lost/``. Numbers are never given twice, so it replaces none."""
         self._lost.mkdir(exist_ok=True)
         file.path.rename(self._lost / file.path.name)
+
+    def lost(self) -> frozenset[str]:
+        """Ids of the groups that were ever lost."""
+        return frozenset(path.stem.partition("-")[2] for path in self._lost.glob("*.parquet"))
 
     def append(self, group: RolloutGroup) -> Path:
         """Write a finished group durably; it is on disk, whole, when this returns."""
@@ -101,7 +105,23 @@ def read_groups(folder: Path) -> Iterator[RolloutGroup]:
 def _read(path: Path) -> RolloutGroup:
     with _readable(path):
         lines = pq.read_table(path, schema=SCHEMA).to_pylist()
-    return group_of(lines)
+        _require_lines(path, lines, ["group_id", "task_id", "task", "session_id", "status"])
+        return group_of(lines)
+
+
+def _place_of(path: Path) -> int:
+    place = path.name.partition("-")[0]
+    if not (place.isascii() and place.isdigit()):
+        raise TraceError(f"{path}: not named like a rollout file, as in 000012-g000003.parquet. Move it elsewhere.")
+    return int(place)
+
+
+def _require_lines(path: Path, lines: list[dict[str, object]], columns: list[str]) -> None:
+    """Raise ``TraceError`` for a table that is not one of ours."""
+    missing = [name for name in columns if any(line.get(name) is None for line in lines)]
+    if missing or not lines:
+        what = f"nothing in column {', '.join(missing)}" if missing else "no rollout"
+        raise TraceError(f"{path}: not a readable rollout file: it has {what}. Remove it and go on.")
 
 
 def _group_file(path: Path) -> GroupFile:
@@ -110,6 +130,7 @@ def _group_file(path: Path) -> GroupFile:
     columns += ["calls.list.element.max_policy_version"]
     with _readable(path), pq.ParquetFile(path) as file:
         lines = file.read(columns).to_pylist()
+    _require_lines(path, lines, ["group_id", "task_id", "calls"])
     verdicts = [line["harness_reward"] for line in lines if line["failure_kind"] is None]
     judged = [verdict for verdict in verdicts if verdict is not None]
     versions = [call["max_policy_version"] for line in lines for call in line["calls"]]
@@ -128,5 +149,5 @@ def _group_file(path: Path) -> GroupFile:
 def _readable(path: Path) -> Generator[None, None, None]:
     try:
         yield
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, msgspec.MsgspecError, OSError) as error:
         raise TraceError(f"{path}: not a readable rollout file: {error}. Remove it and go on.") from error

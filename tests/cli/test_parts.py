@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,6 +109,31 @@ def test_a_folder_with_one_task_has_none_to_hold_out(tmp_path: Path, model: Path
     alone = config(tmp_path, model, '[tasks]\nsource = "harbor"\nfolder = "tasks"\n')
     with pytest.raises(ConfigError, match=r"tasks\.folder = .*no task left for the test split"):
         parts.checked(alone, "run.toml")
+
+
+def test_published_tests_can_be_judged_but_not_trained_on(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    row = {"prompt": "p", "tests": {"test.sh": "true"}}
+    (tmp_path / "rows" / "test.jsonl").write_text("".join(f"{json.dumps(row)}\n" for _ in range(5)))
+    alone = config(tmp_path, model, '[tasks]\nsource = "dataset"\npath = "rows"\n')
+    with pytest.raises(ConfigError, match=r"no task left for the train split; .*not held out"):
+        parts.checked(alone, "run.toml")
+    parts.checked(alone, "run.toml", trains=False)
+    assert len(parts.tasks(alone, "test")) == 5 and not parts.tasks(alone, "train", needed=False)
+
+
+def test_every_task_that_cannot_be_judged_is_named(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "p{n}"}}\n' for n in range(4)))
+    bad = config(tmp_path, model, '[tasks]\nsource = "jsonl"\npath = "rows.jsonl"\n')
+    with pytest.raises(ConfigError, match=r"(?s)tasks\.path = .*4 problems with the tasks") as caught:
+        parts.checked(bad, "run.toml")
+    assert all(f"task '{n}' has no tests/test.sh" in str(caught.value) for n in range(1, 5))
+
+
+def test_a_curriculum_that_fits_no_task_is_found_before_the_start(tmp_path: Path, model: Path) -> None:
+    bad = config(tmp_path, model, '[tasks.curriculum]\nrule = "pass_rate"\nby = ["topic"]\n')
+    with pytest.raises(ConfigError, match="no task has topic in its metadata"):
+        parts.checked(bad, "run.toml")
 
 
 def test_an_earlier_run_is_moved_aside_whole(tmp_path: Path) -> None:

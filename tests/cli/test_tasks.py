@@ -123,3 +123,45 @@ def test_what_json_lines_cannot_say_is_refused(tmp_path: Path) -> None:
         with pytest.raises(TaskError, match=problem):
             write_jsonl(tmp_path / "x.jsonl", [Task(task_id="t", prompt="p", metadata=metadata)])
         assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_brackets_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tasks.jsonl"
+    row = {"prompt": "Say [/INST] to a list[int].", "task_id": "a[b]", "family": "[red]"}
+    path.write_text(f"{json.dumps(row)}\n")
+    source = ["--source", "jsonl", "--path", str(path), "--split", "train"]
+    assert main(["tasks", "list", "--each", *source]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["a[b]", "[red]", "0", *row["prompt"].split()]
+    assert main(["tasks", "list", *source]) == 0
+    assert "[red]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "x", "1.5"])
+def test_numbers_that_would_hang_or_mislead_are_refused(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["list", "--count", number], ["check", "--jobs", number]):
+        with pytest.raises(SystemExit):
+            main(["tasks", *arguments])
+        assert "is no number above 0" in capsys.readouterr().err
+
+
+def test_tasks_that_cannot_be_judged_are_all_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join(f'{{"prompt": "p{number}"}}\n' for number in range(3)))
+    source = ["--source", "jsonl", "--path", str(path)]
+    assert main(["tasks", "check", *source]) == 1
+    said = capsys.readouterr().err
+    assert all(f"task '{number}' has no tests/test.sh" in said for number in (1, 2, 3))
+    assert main(["tasks", "export", str(tmp_path / "out"), *source]) == 1
+    said = capsys.readouterr().err
+    assert all(f"task '{number}' cannot be written" in said for number in (1, 2, 3))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_check_is_made_in_the_run_files_sandbox(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_file = tmp_path / "run.toml"
+    lines = ['output_dir = "r"', "[model]", 'path = "m"', "[sandbox]", 'backend = "podman"', ""]
+    run_file.write_text("\n".join(lines))
+    check = ["tasks", "check", "--run-file", str(run_file), "--families", "links", "--count", "1", "--split", "train"]
+    assert main(check) == 1
+    assert "backend 'podman' needs an image" in capsys.readouterr().err
+    assert main([*check, "--backend", "auto"]) == 0

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from longrein.errors import CheckpointError
+from longrein.errors import CheckpointError, ConfigError
 from longrein.rollout.beginning import ResumedRun
 from longrein.rollout.curriculum import PassRateCurriculum, PassRateOrder
 from longrein.rollout.group import RewardSettings, score_group
 from longrein.rollout.pass_rate import pass_rate
-from longrein.rollout.schedule import GroupOutcome, GroupPlan, Plans, group_number, outcome_of
+from longrein.rollout.schedule import GroupOutcome, GroupPlan, Plans, TaskOrder, group_number, outcome_of
 from longrein.store import RunStore
 from longrein.types import RolloutGroup, Task
 from tests.traces import call, rollout
@@ -195,3 +198,86 @@ def test_pass_rates_are_told_by_kind() -> None:
     group = made(plan)
     assert pass_rate(group) == {"pass_rate/easy/1": 1.0}
     assert pass_rate(score_group("g", Task(task_id="t", prompt=""), group.rollouts, RewardSettings())) == {}
+
+
+OTHERS: dict[str, Callable[[], TaskOrder]] = {
+    "seed": lambda: RULE.order(TASKS, SEED + 1),
+    "tasks": lambda: RULE.order(TASKS[::-1], SEED),
+    "cells": lambda: msgspec.structs.replace(RULE, by=("family",)).order(TASKS, SEED),
+    "exploration": lambda: msgspec.structs.replace(RULE, explore=1.0).order(TASKS, SEED),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_rollouts_of_another_seed_or_rule_are_refused(tmp_path: Path, other: str) -> None:
+    run = Run(tmp_path)
+    for _ in range(24):
+        run.start()
+        run.finish(0)
+    resumed = ResumedRun(policy_version=0, taken=frozenset())
+    assert len(resumed.prepare(tmp_path, lambda: RULE.order(TASKS, SEED)).waiting) == 24
+    with pytest.raises(CheckpointError, match=r"was made of task .*, but in this run it is of .*the curriculum"):
+        resumed.prepare(tmp_path, OTHERS[other])
+
+
+def test_what_went_by_outcomes_that_are_gone_is_believed(tmp_path: Path) -> None:
+    """Groups were lost, made again with other outcomes, and one that had gone by the first outcomes had stayed."""
+    run = Run(tmp_path)
+    for _ in range(6):
+        run.start()
+        run.finish(0)
+    (tmp_path / "rollouts-lost").mkdir()
+    for path in (tmp_path / "rollouts").glob("*-g00000[01].parquet"):
+        path.rename(tmp_path / "rollouts-lost" / path.name)
+    order = RULE.order(TASKS, SEED)
+    store = RunStore(tmp_path)
+    for number in (0, 1):
+        group = made(GroupPlan(group_id=f"g{number:06d}", task=order.task(number), seed=0))
+        turned = tuple(
+            msgspec.structs.replace(r, score=msgspec.structs.replace(r.score, reward=1.0)) for r in group.rollouts
+        )
+        store.append(msgspec.structs.replace(group, rollouts=turned))
+    for file in store.files():
+        order.note(group_number(file.group_id), outcome_of(file.read()))
+    other = next(task for task in TASKS if task != order.task(6))
+    store.append(made(GroupPlan(group_id="g000006", task=other, seed=0)))
+    resumed = ResumedRun(policy_version=0, taken=frozenset())
+    assert len(resumed.prepare(tmp_path, lambda: RULE.order(TASKS, SEED)).waiting) == 7
+
+
+def test_groups_that_are_gone_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    taken = frozenset({"g000000", "g000001"})
+    ResumedRun(policy_version=0, taken=taken).prepare(tmp_path, lambda: RULE.order(TASKS, SEED))
+    assert "2 groups that steps have used up are not there, g000000 for one" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"lag_groups": 0}, "lag_groups=0 .*cannot wait for itself"),
+        ({"target": 1.0}, "target=1.0"),
+        ({"target": float("nan")}, "target=nan"),
+        ({"window": 0, "explore": 0.0}, "window=0 .*explore=0.0"),
+        ({"by": "family"}, "by='family' must be a tuple"),
+    ],
+)
+def test_rules_that_would_hang_or_learn_nothing_are_refused(said: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        PassRateCurriculum(**said)
+
+
+def test_tasks_of_one_id_cannot_be_ordered_by_what_came_of_them() -> None:
+    twice = [*TASKS, msgspec.structs.replace(TASKS[0], metadata={"family": "other"})]
+    with pytest.raises(ConfigError, match="1 ids are of several tasks, 'easy-1-0' for one"):
+        RULE.order(twice, SEED)
+
+
+@pytest.mark.parametrize("group_id", ["g-5", "g 5", "g1_0", "5", "g\u0663", "g" + "1" * 5000, "base-00000"])
+def test_ids_that_no_plan_gives_are_refused(group_id: str) -> None:
+    with pytest.raises(CheckpointError, match="was not made by a HarnessRolloutWorker"):
+        group_number(group_id)
+
+
+def test_keys_that_no_task_has_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no task has topic or level in its metadata"):
+        PassRateCurriculum(by=("topic", "level")).order(TASKS, SEED)

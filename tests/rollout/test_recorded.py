@@ -188,3 +188,39 @@ async def test_factory_and_close_that_raise_are_faults_of_their_own() -> None:
 
     factory.create = unclosable  # type: ignore[method-assign]
     assert (await run(factory)).score.reward == 1.0
+
+
+class SlowAndUnclosable(SlowToMake):
+    def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> Any:
+        session = super().create(task, seed, episode_id)
+        closed = session.close
+
+        def close() -> None:
+            closed()
+            raise SystemExit(1)
+
+        session.close = close
+        return session
+
+
+async def test_a_late_session_that_cannot_be_closed_holds_no_thread() -> None:
+    """There are two threads: the third attempt would find none."""
+    factory = SlowAndUnclosable("fetch_proxy_trace", two_turns())
+    driver = RecordedElsewhereDriver(
+        sessions=OpenEnvSessions(factory=factory, call_timeout_s=0.05),
+        vocab_size=1000,
+        policy_version=lambda: 0,
+        max_threads=2,
+        max_retries=0,
+    )
+    for number in range(1, 4):
+        rollout = await driver.run(Attempt(rollout_id=f"r{number}", group_id="g", task=TASK, seed=1))
+        assert rollout.failure is not None and "create() did not return within" in rollout.failure.message
+        await until(lambda number=number: sum(session.closed for session in factory.sessions) == number)
+    await until(lambda: driver._threads.used == 0)
+
+
+@pytest.mark.parametrize("code", [pytest.param(10**400, id="huge"), "x", None, float("nan")])
+async def test_an_exit_code_that_is_none_is_left_out(code: Any) -> None:
+    rollout = await run(RecordedFactory("fetch_proxy_trace", two_turns(), wait=lambda _: code))
+    assert rollout.failure is None and "exit_code" not in rollout.metrics

@@ -177,3 +177,14 @@ async def test_backends_travel_to_other_processes(backend: SandboxBackend) -> No
     sandbox = await copy.create(SandboxSpec())
     assert (await sandbox.exec(("true",), timeout_s=20)).exit_code == 0
     await sandbox.close()
+
+
+async def test_a_word_with_a_nul_is_refused(backend: SandboxBackend) -> None:
+    sandbox = await backend.create(SandboxSpec())
+    for argv, env in ((("echo", "a\0b"), {}), (("true",), {"TASK_PROMPT": "a\0b"}), (("true",), {"A\0B": "c"})):
+        with pytest.raises(SandboxError, match="holds a NUL character"):
+            await sandbox.exec(argv, env=env, timeout_s=20)
+    with pytest.raises(SandboxError, match="is no text"):
+        await sandbox.exec(("echo", "\ud800"), timeout_s=20)
+    assert (await sandbox.exec(("echo", "\udcff"), timeout_s=20)).stdout == b"\xff\n"
+    await sandbox.close()

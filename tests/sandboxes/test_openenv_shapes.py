@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
 import pytest
@@ -293,3 +294,47 @@ def test_a_variable_that_no_shell_can_set_is_refused(handle: Handle, name: str) 
 
 def test_adapters_travel_to_other_processes(bubblewrap: BubblewrapBackend) -> None:
     assert isinstance(pickle.loads(pickle.dumps(FromOpenEnv(AsOpenEnv(bubblewrap)))), FromOpenEnv)
+
+
+class Garbled:
+    """A sandbox in which an agent has put its own ``base64`` before everybody else's."""
+
+    sandbox_id = "s"
+
+    def __init__(self) -> None:
+        self.said: Any = ""
+        self.code: Any = 0
+
+    def create(self, **_: Any) -> Garbled:
+        return self
+
+    def exec(self, cmd: str, **_: Any) -> Any:
+        return SimpleNamespace(exit_code=0, stdout=self.said, stderr="")
+
+    def start_bg(self, cmd: str, **_: Any) -> Any:
+        return SimpleNamespace(pid=1, wait=lambda timeout=None: self.code, kill=lambda: None)
+
+    def write_text(self, path: str, content: str) -> None:
+        pass
+
+    def exists(self, path: str) -> bool:
+        return True
+
+    def kill(self) -> None:
+        pass
+
+
+async def test_what_is_no_base64_or_no_exit_code_is_a_fault_of_the_sandbox() -> None:
+    theirs: Any = Garbled()
+    sandbox = await FromOpenEnv(theirs).create(SandboxSpec())
+    for theirs.said in ("abc", None, "ü"):
+        with pytest.raises(SandboxError, match="sent no base64"):
+            await sandbox.collect()
+        with pytest.raises(SandboxError, match="sent no base64"):
+            await sandbox.read("x")
+        # What it says of its commands is the agent's own affair.
+        assert (await sandbox.exec(("true",), timeout_s=5)).stdout == b""
+    theirs.code = None
+    with pytest.raises(SandboxError, match="NoneType for an exit code"):
+        await sandbox.exec(("true",), timeout_s=5)
+    await sandbox.close()

@@ -71,3 +71,9 @@ def test_a_task_that_ships_a_repository_is_named() -> None:
     task = Task(task_id="t", prompt="p", files={".git/HEAD": b"", "sub/.git/packed-refs": b"", "gitx/a": b""})
     (finding,) = findings_on(task, WorkTree(), "/workdir")
     assert (finding.kind, finding.detail) == ("git_history", ".git/HEAD, sub/.git/packed-refs")
+
+
+def test_where_a_link_leads_need_be_no_text() -> None:
+    """``ln -s $(printf '/etc/\\377') link``: what no rollout file can hold would end the run of whoever trains it."""
+    work = WorkTree(symlinks={"link": "/etc/\udcff"})
+    assert found(work) == {"outside_symlink": "link -> /etc/?"}

@@ -145,6 +145,17 @@ BAD = [
     ([entry([1], [1000])], "completion_token_ids holds 1000"),
     ([entry([1], [-1])], "holds -1"),
     ([entry([1], [True])], "holds True"),
+    ([entry([1], [10**5000])], "holds a value of type int"),
+    ([entry([1], ["token_id:" + "1" * 5000])], "holds 'token_id:1"),
+    ([entry([1], [2], per_token_logps=[-(10**400)])], "not numbers"),
+    ([entry([1], [2], per_token_logps=["-0.5"])], "not numbers: '-0.5'"),
+    ([entry([1], [2], per_token_logps=[False])], "not numbers: False"),
+    ([entry([1], [2], per_token_logps=[[-0.5]])], "not numbers"),
+    ([entry([1], [2], per_token_logps=[None])], "not numbers: None"),
+    ([entry([1], [2], loss_mask=[0, np.array([0, 1])])], "2 zeros and ones"),
+    ([entry([1], [2], request=np.array([1, 2]))], "request is ndarray, not a mapping"),
+    ([entry([1], [2], response={"choices": np.array([1, 2])})], "ndarray, not a mapping"),
+    ([entry([1], [2], request={"messages": [{"role": "user", "content": "\ud800"}]})], "not a chat conversation"),
     ([entry([1], [2.0])], "holds 2.0"),
     ([entry([1], ["ls"])], "return-tokens-as-token-ids"),
     ([entry([1], ["token_id:-3"])], "holds 'token_id:-3'"),
@@ -169,10 +180,12 @@ def test_malformed_trace_is_refused_with_its_place(entries: Any, says: str) -> N
             trace_of_training(SimpleNamespace(turns=entries), OVER)
 
 
+STRANGE = (10**400, -(10**400), "token_id:" + "1" * 5000, "\ud800", np.array([1, 2]), np.float32(-1), b"\xff", {1})
 junk = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 2000) | st.floats() | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers(-3, 2000) | st.floats() | st.text(max_size=5) | st.sampled_from(STRANGE),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["messages", "role", "content"]), inner)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["messages", "role", "content", "choices", "message", "tools"]), inner)
     ),
     max_leaves=6,
 )

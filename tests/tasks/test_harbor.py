@@ -127,6 +127,10 @@ def test_a_directory_as_harbor_users_write_it(tmp_path: Path, caplog: pytest.Log
         ({"task__toml": b"[agent]\ntimeout_sec = true\n"}, "task.toml", "[agent] timeout_sec = True"),
         ({"task__toml": b"[agent]\ntimeout_sec = inf\n"}, "task.toml", "[agent] timeout_sec = inf"),
         ({"task__toml": b"[verifier]\ntimeout_sec = 0\n"}, "task.toml", "[verifier] timeout_sec = 0"),
+        ({"task__toml": b"[verifier]\ntimeout_sec = 1" + b"0" * 400}, "task.toml", "[verifier] timeout_sec = 1000"),
+        ({"task__toml": b"[metadata]\nn = 1" + b"0" * 30}, "task.toml", "cannot be written down"),
+        ({"task__toml": b"[metadata]\nn = 1" + b"0" * 5000}, "task.toml", "bad TOML"),
+        ({"task__toml": b"[metadata]\nn = " + b"[" * 5000}, "task.toml", "bad TOML"),
         ({"task__toml": b"metadata = 3\n"}, "task.toml", "line 1: metadata = 3: must be a table"),
         ({"task__toml": b"[[steps]]\nname = 'a'\n"}, "task.toml", "line 1: [[steps]]"),
         ({"task__toml": b"[agent]\n\n[verifier]\ntimeout_sec = 0\n"}, "task.toml", "line 4: [verifier] timeout_sec"),
@@ -230,3 +234,22 @@ def test_an_export_never_writes_over_a_task(tmp_path: Path) -> None:
     export_task(task, tmp_path)
     with pytest.raises(TaskError, match="exists already"):
         export_task(task, tmp_path)
+
+
+def test_links_to_tasks_of_one_name_are_refused(tmp_path: Path) -> None:
+    for pool in ("one", "two"):
+        foreign(tmp_path / pool / "same")
+        (tmp_path / "tasks").mkdir(exist_ok=True)
+        (tmp_path / "tasks" / pool).symlink_to(tmp_path / pool / "same")
+    with pytest.raises(TaskError, match="several tasks have the task_id 'same'"):
+        read_tasks(tmp_path / "tasks")
+
+
+def test_an_export_names_every_task_that_it_cannot_write_and_writes_none(tmp_path: Path) -> None:
+    good = Task(task_id="good", prompt="p", tests={"test.sh": b""})
+    bad = [Task(task_id=name, prompt="p", tests={"test.sh": b""}) for name in ("a b", "../c")]
+    with pytest.raises(TaskError, match=r"(?s)2 problems .*'a b'.*'\.\./c'"):
+        export_tasks([good, *bad], tmp_path / "out")
+    with pytest.raises(TaskError, match="several tasks have the task_id 'good'"):
+        export_tasks([good, good], tmp_path / "out")
+    assert not (tmp_path / "out").exists()

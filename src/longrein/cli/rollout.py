@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the rollouts; 1 if any could not be scored."""
     if arguments.n < 1:
         raise ConfigError(f"-n {arguments.n}: at least one rollout")
-    config = parts.checked(read_run_file(arguments), str(arguments.run_file))
+    config = parts.checked(read_run_file(arguments), str(arguments.run_file), trains=False)
     tasks = _chosen(config, arguments.task, arguments.split)
     keep = SingleRollouts(arguments.output, tasks).append if arguments.output else _forget
     with started_engine(config) as engine:
@@ -64,7 +64,8 @@ def _chosen(config: RunConfig, ids: Sequence[str], split: Split) -> list[Task]:
         if not found:
             raise ConfigError(f"the {split} split has no tasks; take the other one, or name one with --task")
         return found
-    known = {task.task_id: task for task in (*parts.tasks(config, "train"), *parts.tasks(config, "test"))}
+    both = (*parts.tasks(config, "train", needed=False), *parts.tasks(config, "test", needed=False))
+    known = {task.task_id: task for task in both}
     unknown = [task_id for task_id in ids if task_id not in known]
     if unknown:
         some = ", ".join(list(known)[:3])
@@ -104,7 +105,7 @@ def _print(config: RunConfig, rollouts: Sequence[Rollout], arguments: argparse.N
     for rollout in rollouts:
         console.print(one_line(rollout), soft_wrap=True)
     if arguments.output:
-        console.print(f"written to {arguments.output / 'rollouts'}", highlight=False, soft_wrap=True)
+        console.print(f"written to {arguments.output / 'rollouts'}", highlight=False, soft_wrap=True, markup=False)
 
 
 COMMAND = Command(name="rollout", help="run a few sessions and show their traces", configure=configure, run=run)

@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
         return follow(config, ranks)
     folder = warm_start(config, Console(), ranks)
     ranks.from_first(Ended())
-    Console().print(f"saved {folder}")
+    Console().print(f"saved {folder}", soft_wrap=True, markup=False)
     return 0
 
 

@@ -11,6 +11,7 @@ from typing import get_args
 from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from longrein.cli.check_tasks import Checked, check_tasks
 from longrein.cli.command import Command
@@ -25,6 +26,7 @@ from longrein.tasks.families.registry import FAMILIES, SUITES
 from longrein.tasks.harbor import export_tasks
 from longrein.tasks.jsonl import write_jsonl
 from longrein.tasks.kinds import kind_of
+from longrein.tasks.sound import check_all
 from longrein.tasks.source import SourceKind
 from longrein.types import Task
 
@@ -42,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     checked = _action(
         actions.add_parser, "check", "judge each task's oracle (must be 1) and an untouched work directory (must be 0)"
     )
-    checked.add_argument("--jobs", type=int, default=4, help="sandboxes at once (default 4)")
+    checked.add_argument("--jobs", type=_positive, default=4, help="sandboxes at once (default 4)")
     checked.add_argument("--backend", choices=get_args(BackendName), help="sandbox (default the run file's, else auto)")
     checked.add_argument("--image", default="", help="of the containers of podman and docker (default the run file's)")
     exported = _action(actions.add_parser, "export", "write tasks as Harbor task directories, or as JSON lines")
@@ -70,9 +72,15 @@ def _action(add_parser: Callable[..., argparse.ArgumentParser], name: str, text:
     parser.add_argument("--path", help="of a file of tasks, or a hub id")
     parser.add_argument("--subset", help="of a data set on the hub")
     parser.add_argument("--split", choices=[*get_args(Split), "all"], default="all")
-    parser.add_argument("--count", type=int, default=100, help="at most so many tasks of a split (default 100)")
+    parser.add_argument("--count", type=_positive, default=100, help="at most so many tasks of a split (default 100)")
     parser.add_argument("--seed", type=int, default=0)
     return parser
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
 
 
 def _section(arguments: argparse.Namespace) -> TasksSection:
@@ -95,7 +103,7 @@ def _list(arguments: argparse.Namespace, section: TasksSection, tasks: Sequence[
         for title in ("task", "kind", "files", "prompt"):
             table.add_column(title, no_wrap=True)
         for task in tasks:
-            table.add_row(task.task_id, kind_of(task.metadata), str(len(task.files)), _short(task.prompt))
+            _add(table, task.task_id, kind_of(task.metadata), str(len(task.files)), _short(task.prompt))
     else:
         for title in ("kind", "tasks", "with oracle", "suite", "needs"):
             table.add_column(title)
@@ -103,7 +111,7 @@ def _list(arguments: argparse.Namespace, section: TasksSection, tasks: Sequence[
             oracles = sum(bool(task.oracle) for task in members)
             family = str(members[0].metadata.get("family", ""))
             needs = " ".join(FAMILIES[family].needs) if family in FAMILIES else ""
-            table.add_row(kind or "-", str(len(members)), str(oracles), _suite_of(family), needs)
+            _add(table, kind or "-", str(len(members)), str(oracles), _suite_of(family), needs)
     _print(table)
     return 0
 
@@ -135,8 +143,7 @@ def _show_files(folder: str, files: Mapping[str, bytes]) -> None:
 
 def _check(arguments: argparse.Namespace, section: TasksSection, tasks: Sequence[Task]) -> int:
     judge = verifier_of(section)
-    for task in tasks:
-        judge.check(task)
+    check_all(tasks, judge.check)
     results = asyncio.run(check_tasks(tasks, judge, _backend(arguments), arguments.jobs))
     table = Table(box=None)
     for title in ("kind", "tasks", "oracle = 1", "no-op = 0"):
@@ -146,7 +153,7 @@ def _check(arguments: argparse.Namespace, section: TasksSection, tasks: Sequence
         by_kind.setdefault(kind_of(task.metadata), []).append(result)
     for kind, members in by_kind.items():
         good = [sum(member.oracle_passes for member in members), sum(member.no_op_fails for member in members)]
-        table.add_row(kind or "-", str(len(members)), *map(str, good))
+        _add(table, kind or "-", str(len(members)), *map(str, good))
     _print(table)
     bad = [result for result in results if result.problem]
     for result in bad:
@@ -164,8 +171,6 @@ def _export(arguments: argparse.Namespace, section: TasksSection, tasks: Sequenc
     target: Path = arguments.target
     if target.suffix == ".jsonl":
         write_jsonl(target, tasks)
-    elif target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise TaskError(f"{target}: exists already and is no empty folder. Export into a new one.")
     else:
         export_tasks(tasks, target)
     print(f"{len(tasks)} tasks are in {target}")
@@ -186,6 +191,11 @@ def _suite_of(family: str) -> str:
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 3]}..."
+
+
+def _add(table: Table, *cells: str) -> None:
+    """A line of cells that show what they hold, brackets included."""
+    table.add_row(*map(Text, cells))
 
 
 def _print(table: Table) -> None:

@@ -78,7 +78,8 @@ class _Run:
         self._say(f"GRPO took {time.monotonic() - grpo_started_s:.0f} s")
         after = self._judge("GRPO")
         curve = draw_curve(self._run_dir, before, after)
-        self._console.print(f"{'':>12}  run directory {self._run_dir}" + (f", curve {curve.name}" if curve else ""))
+        drawn = f", curve {curve.name}" if curve else ""
+        self._console.print(f"{'':>12}  run directory {self._run_dir}{drawn}", soft_wrap=True, markup=False)
         self._say(f"{time.monotonic() - started_s:.0f} s in all")
         return self._verdict(before, after)
 

@@ -11,6 +11,7 @@ import msgspec
 from longrein.errors import boundary
 from longrein.gateway.gateway import Gateway
 from longrein.gateway.session import SessionRecord
+from longrein.tasks.verdicts import finite, finite_of
 from longrein.types import Endpoint, Failure, Finding, Rollout, Score, StatusName, Task, Trace
 
 
@@ -93,7 +94,7 @@ def concluded(attempt: Attempt, session_id: str, ending: Ending, failure: Failur
     record = ending.record or SessionRecord(
         trace=Trace(session_id=session_id, calls=()), truncated=False, failure=None, counters={}
     )
-    judged = ending.score or Score(reward=None, reason="not judged")
+    judged = _looked_at(ending.score) if ending.score else Score(reward=None, reason="not judged")
     score = msgspec.structs.replace(judged, findings=())
     failure = failure or record.failure or _no_calls(record, ending.last_words) or _not_judged(score)
     if failure is not None:
@@ -116,6 +117,15 @@ def concluded(attempt: Attempt, session_id: str, ending: Ending, failure: Failur
             **ending.metrics,
         },
     )
+
+
+def _looked_at(score: Score) -> Score:
+    """Who judged may be somebody else's code: a reward that is no finite number is none, and none has a reason."""
+    reward, reason = finite(score.reward), score.reason
+    if reward is None and not reason:
+        what = "no reward, and no reason" if score.reward is None else "a reward that is no finite number"
+        reason = f"the verifier gave {what}"
+    return msgspec.structs.replace(score, reward=reward, metrics=finite_of(score.metrics), reason=reason)
 
 
 def _without(key: str, rollout: Rollout) -> Rollout:

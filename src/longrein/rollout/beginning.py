@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Sequence, Set
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +14,8 @@ from longrein.errors import CheckpointError
 from longrein.rollout.schedule import GroupOutcome, TaskOrder, group_number
 from longrein.store import ROLLOUTS, GroupFile, RunStore
 from longrein.types import RolloutGroup
+
+LOG = logging.getLogger(__name__)
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,10 +73,7 @@ class ResumedRun(msgspec.Struct, frozen=True, kw_only=True):
         """See :class:`Beginning`."""
         store = RunStore(run_dir)
         files = list(store.files())
-        # An order that goes by outcomes knows the task of a group only once it knows what came before.
-        before = _knowing(fresh_order(), files)
-        for file in files:
-            _check_task(file, before)
+        _check_tasks(files, fresh_order(), store.lost())
         untaken = [file for file in files if file.group_id not in self.taken]
         usable = [file for file in untaken if file.scored and file.max_policy_version <= self.policy_version]
         waiting = tuple(file.read() for file in usable)
@@ -82,8 +82,14 @@ class ResumedRun(msgspec.Struct, frozen=True, kw_only=True):
             store.lose(file)
         kept = [file for file in files if file not in lost]
         order = _knowing(fresh_order(), kept)
-        for group_id in self.taken - {file.group_id for file in kept}:
+        gone = sorted(self.taken - {file.group_id for file in kept})
+        for group_id in gone:
             order.forget(group_number(group_id))
+        if gone:
+            LOG.warning(
+                "%s: %d groups that steps have used up are not there, %s for one; a curriculum goes on without what "
+                "came of them", store.folder, len(gone), gone[0],
+            )  # fmt: skip
         settled = frozenset(map(group_number, self.taken | {group.group_id for group in waiting}))
         return Backlog(order=order, waiting=waiting, settled=settled, lost_groups=len(lost))
 
@@ -95,10 +101,24 @@ def _knowing(order: TaskOrder, files: Sequence[GroupFile]) -> TaskOrder:
     return order
 
 
-def _check_task(file: GroupFile, order: TaskOrder) -> None:
-    planned = order.task(group_number(file.group_id)).task_id
+def _check_tasks(files: Sequence[GroupFile], order: TaskOrder, lost: Set[str]) -> None:
+    """See that each group is of the task that this run gives it.
+
+    An order that goes by outcomes tells the task of a group once it knows what came before; so it is asked group after
+    group, before it is told of that group itself. Of groups that are gone, or were once lost and made again, nobody
+    knows what later ones went by: those are believed.
+    """
+    for file in sorted(files, key=lambda file: group_number(file.group_id)):
+        number = group_number(file.group_id)
+        if order.ready(number):
+            _check_task(file, order.task(number).task_id)
+        if file.group_id not in lost:
+            order.note(number, GroupOutcome(task_id=file.task_id, solved=file.solved, judged=file.judged))
+
+
+def _check_task(file: GroupFile, planned: str) -> None:
     if planned != file.task_id:
         raise CheckpointError(
             f"{file.path}: group {file.group_id} was made of task {file.task_id}, but in this run it is of {planned}; "
-            "tasks, their order and the seed must be those of the run that is resumed"
+            "tasks, their order, the curriculum and the seed must be those of the run that is resumed"
         )

@@ -13,13 +13,14 @@ finished groups on disk: nothing else is kept.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 import numpy as np
 
-from longrein.errors import CheckpointError
+from longrein.errors import CheckpointError, ConfigError
 from longrein.rollout.schedule import GroupOutcome, shuffled
 from longrein.tasks.kinds import kind_of
 from longrein.types import Task
@@ -31,7 +32,11 @@ _EPOCH = 2
 
 
 class PassRateCurriculum(msgspec.Struct, frozen=True, kw_only=True):
-    """Satisfies :class:`~longrein.rollout.schedule.Curriculum`; its fields are those of ``[tasks.curriculum]``."""
+    """Satisfies :class:`~longrein.rollout.schedule.Curriculum`; its fields are those of ``[tasks.curriculum]``.
+
+    Raises:
+        ConfigError: a value that cannot work.
+    """
 
     target: float = 0.5
     window: int = 64
@@ -41,8 +46,35 @@ class PassRateCurriculum(msgspec.Struct, frozen=True, kw_only=True):
     shuffle: bool = True
     """A cell's tasks come in a fresh order every time it was gone through; otherwise in the given one."""
 
+    def __post_init__(self) -> None:
+        wrong = {
+            f"target={self.target!r} must lie between 0 and 1": not 0 < self.target < 1,
+            f"window={self.window!r} must be at least 1": not self.window >= 1,
+            f"explore={self.explore!r} must lie above 0 and be at most 1": not 0 < self.explore <= 1,
+            f"lag_groups={self.lag_groups!r} must be at least 1: a group cannot wait for itself": self.lag_groups < 1,
+            f"by={self.by!r} must be a tuple of keys": isinstance(cast("object", self.by), str),
+        }
+        problems = [problem for problem, is_there in wrong.items() if is_there]
+        if problems:
+            raise ConfigError(f"PassRateCurriculum: {'; '.join(problems)}")
+
     def order(self, tasks: Sequence[Task], seed: int) -> PassRateOrder:
-        """See :class:`~longrein.rollout.schedule.Curriculum`."""
+        """See :class:`~longrein.rollout.schedule.Curriculum`.
+
+        Raises:
+            ConfigError: two tasks have one id, so that what came of them could not be told apart; or no task has any
+                of the keys ``by``, so that all were one cell.
+        """
+        again = [task_id for task_id, times in Counter(task.task_id for task in tasks).items() if times > 1]
+        if again:
+            raise ConfigError(
+                f"PassRateCurriculum: {len(again)} ids are of several tasks, {again[0]!r} for one; give each its own"
+            )
+        if self.by and not any(key in task.metadata for task in tasks for key in self.by):
+            raise ConfigError(
+                f"PassRateCurriculum: no task has {' or '.join(self.by)} in its metadata, so none could come more "
+                "often than others; name keys that they have in by"
+            )
         return PassRateOrder(tasks, seed, self)
 
 
@@ -55,7 +87,10 @@ class PassRateOrder:
         self._rule = rule
         self._places = {task.task_id: place for place, task in enumerate(tasks)}
         names = [kind_of(task.metadata, rule.by) for task in tasks]
-        self._cells = [[i for i, name in enumerate(names) if name == cell] for cell in dict.fromkeys(names)]
+        cells: dict[str, list[int]] = {}
+        for place, name in enumerate(names):
+            cells.setdefault(name, []).append(place)
+        self._cells = [*cells.values()]
         self._cell_of = {place: cell for cell, places in enumerate(self._cells) for place in places}
         self._recent = [deque[bool](maxlen=rule.window) for _ in self._cells]
         self._used = [0] * len(self._cells)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from importlib import import_module
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -61,7 +61,7 @@ class OpenEnvAgents:
             driving=AgentLoops(factory=factory),
         )
         self._factory = factory
-        self._backstage: _Backstage | None = None
+        self._backstage: Backstage | None = None
 
     def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> AgentEpisode:
         """Make a session.
@@ -76,7 +76,7 @@ class OpenEnvAgents:
             SandboxError: the sandbox cannot be started.
         """
         if self._backstage is None:
-            self._backstage = _Backstage(self._settings)
+            self._backstage = Backstage(self._settings)
         return AgentEpisode(self._backstage, self._factory, _task(task), episode_id or uuid4().hex)
 
     def close(self) -> None:
@@ -89,12 +89,14 @@ class OpenEnvAgents:
 class AgentEpisode:
     """One attempt of an agent: OpenEnv's ``ResourceSession``, ``LoopOwningSession`` and ``TrainableSession``."""
 
-    def __init__(self, backstage: _Backstage, factory: SessionFactory, task: Task, session_id: str) -> None:
+    def __init__(self, backstage: Backstage, factory: SessionFactory, task: Task, session_id: str) -> None:
         self._backstage = backstage
         self._task = task
         self._session_id = session_id
         self._record: SessionRecord | None = None
+        self._closed = False
         self._session = backstage.run(self._create(factory))
+        backstage.open_episodes.add(self)
 
     def initial_messages(self) -> list[Message]:
         """What the agent is asked; it begins its own conversation with it."""
@@ -139,7 +141,11 @@ class AgentEpisode:
         )
 
     def close(self) -> None:
-        """Remove everything of the session. Safe to call twice."""
+        """Remove everything of the session. Safe to call twice, and after the factory was closed."""
+        if self._closed:
+            return
+        self._closed = True
+        self._backstage.open_episodes.discard(self)
         self._backstage.run(self._close())
 
     async def _create(self, factory: SessionFactory) -> LoopOwningSession:
@@ -206,11 +212,12 @@ class AgentsOwnLoop:
         return self.run_white_box(None, session, limits)
 
 
-class _Backstage:
+class Backstage:
     """The runtime, open in a thread of its own until it is closed."""
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self.runtime: RolloutRuntime
+        self.open_episodes: set[AgentEpisode] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="longrein-openenv", daemon=True)
         self._thread.start()
@@ -222,13 +229,18 @@ class _Backstage:
             raise
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for what is done in that thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
-        try:
-            self.run(self._opened.aclose())
-        finally:
-            self._end()
+        """Close every episode that nobody has closed, then the runtime. Safe to call twice."""
+        if self._loop.is_closed():
+            return
+        with ExitStack() as closing:
+            closing.callback(self._end)
+            closing.callback(lambda: self.run(self._opened.aclose()))
+            for episode in self.open_episodes:
+                closing.callback(episode.close)
 
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

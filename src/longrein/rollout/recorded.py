@@ -13,6 +13,7 @@ from longrein.rollout.group import main_path
 from longrein.sessions.openenv import OpenEnvEpisode, OpenEnvSession, OpenEnvSessions
 from longrein.sessions.openenv_trace import Recorded, RecordedOver, conversation, trace_of_proxy, trace_of_training
 from longrein.sessions.session_thread import CallTimeoutError, SessionThreads
+from longrein.tasks.verdicts import finite
 from longrein.types import Rollout
 
 
@@ -90,8 +91,9 @@ async def _wait_for_agent(session: OpenEnvSession, timeout_s: float, ending: End
             raise
         ending.timed_out = True
         return
-    if isinstance(code, int):
-        ending.metrics["exit_code"] = float(code)
+    number = finite(code)
+    if number is not None:
+        ending.metrics["exit_code"] = number
 
 
 async def _recorded(session: OpenEnvSession, over: RecordedOver) -> Recorded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence, Set
 from functools import lru_cache
 from typing import Protocol
@@ -12,6 +13,8 @@ import numpy as np
 
 from longrein.errors import CheckpointError
 from longrein.types import RolloutGroup, Task
+
+_GROUP_ID = re.compile(r"g([0-9]{1,18})")
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,12 +126,12 @@ def group_number(group_id: str) -> int:
     Raises:
         CheckpointError: no plan gives such an id.
     """
-    try:
-        return int(group_id.removeprefix("g"))
-    except ValueError as error:
+    found = _GROUP_ID.fullmatch(group_id)
+    if found is None:
         raise CheckpointError(
             f"group {group_id!r} was not made by a HarnessRolloutWorker; resume with the worker that made it"
-        ) from error
+        )
+    return int(found[1])
 
 
 def outcome_of(group: RolloutGroup) -> GroupOutcome:

@@ -14,11 +14,11 @@ from longrein.rollout.model_step import GatewayModelStep
 from longrein.rollout.tool_loop import final_state_of
 from longrein.sessions.heard import HeardSession
 from longrein.sessions.leash import Leash
-from longrein.sessions.openenv import OpenEnvEpisode, OpenEnvSession, OpenEnvSessions
+from longrein.sessions.openenv import OpenEnvEpisode, OpenEnvSession, OpenEnvSessions, foreign
 from longrein.sessions.openenv_types import HarnessAdapter, RunResult, given
 from longrein.sessions.session_thread import SessionThread, SessionThreads
 from longrein.sessions.tool_answers import with_every_call_answered
-from longrein.types import Endpoint, Rollout, Score
+from longrein.types import Endpoint, Message, Rollout, Score
 
 
 class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,17 +75,16 @@ class WhiteBoxDriver:
             session = await OpenEnvSession.create(self._sessions, episode, thread)
             try:
                 run = _Run(self._gateway, session, attempt, session_id)
-                result = await self._looped(run, loop_thread, session_id, ending)
-                if result is not None:
-                    transcript = with_every_call_answered(run.step.without_unsampled(result.messages))
-                    ending.score = await session.verify(transcript, final_state_of(result))
+                finished = await self._looped(run, loop_thread, session_id, ending)
+                if finished is not None:
+                    ending.score = await session.verify(finished.transcript, finished.final_state)
             finally:
                 await session.close()
 
-    async def _looped(self, run: _Run, thread: SessionThread, session_id: str, ending: Ending) -> RunResult | None:
+    async def _looped(self, run: _Run, thread: SessionThread, session_id: str, ending: Ending) -> _Finished | None:
         """Run the loop and close its endpoint; ``None`` where there is nothing to judge."""
         try:
-            result = await run.to_the_end(self._adapter, self._limits, thread, ending)
+            finished = await run.to_the_end(self._adapter, self._limits, thread, ending)
         except InfrastructureError:
             ending.record = await self._gateway.close_session(session_id)
             if ending.record.failure is None:
@@ -94,9 +93,16 @@ class WhiteBoxDriver:
             return None
         ending.record = await self._gateway.close_session(session_id)
         if ending.record.trace.calls and ending.record.failure is None:
-            return result
+            return finished
         ending.score = Score(reward=None, reason="no call to the model was answered")
         return None
+
+
+class _Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """What an adapter's loop came to, as ``verify()`` takes it."""
+
+    transcript: list[Message]
+    final_state: dict[str, Any]
 
 
 class _Run:
@@ -112,7 +118,7 @@ class _Run:
 
     async def to_the_end(
         self, adapter: HarnessAdapter, turns: TurnLimits, thread: SessionThread, ending: Ending
-    ) -> RunResult:
+    ) -> _Finished:
         """Run the adapter's loop.
 
         Raises:
@@ -123,7 +129,10 @@ class _Run:
         what = f"{type(adapter).__name__}.run_white_box()"
 
         def work() -> RunResult:
-            return adapter.run_white_box(self.step, self._session, limits)
+            try:
+                return adapter.run_white_box(self.step, self._session, limits)
+            except SystemExit as error:
+                raise InfrastructureError(f"{what} called exit({error.code!r})") from error
 
         try:
             # The model is not asked after its time, and a tool has its own: what takes longer is the adapter itself.
@@ -136,11 +145,18 @@ class _Run:
         finally:
             self._leash.end()
             ending.timed_out = self.step.timed_out
+        with foreign(f"reading what {what} returned"):
+            return self._finished(result, ending)
+
+    def _finished(self, result: RunResult, ending: Ending) -> _Finished:
         truncated = self.step.cut_short or not result.done or bool(result.metrics.get("truncated"))
         ending.truncated = truncated and not self.step.timed_out
         ending.metrics["tool_calls"] = float(len(result.tool_trace))
         ending.metrics["tool_errors"] = float(sum(entry.result.error is not None for entry in result.tool_trace))
-        return result
+        return _Finished(
+            transcript=with_every_call_answered(self.step.without_unsampled(result.messages)),
+            final_state=final_state_of(result),
+        )
 
     def _cause(self, what: str, error: Exception) -> Exception:
         """The adapter is somebody else's, so what it raises is a fault of the world; but not what comes from us."""

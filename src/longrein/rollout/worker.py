@@ -130,6 +130,9 @@ class HarnessRolloutWorker:
         self.groups_per_step = groups_per_step
         self.max_tokens = max_tokens
         factory = made_factory(harness_session_factory, temperature)
+        tasks, rule = _judgeable(dataset, factory), curriculum or Uniform(shuffle=shuffle_dataset)
+        # Made anew where rollouts are; here it tells of tasks that it cannot order.
+        rule.order(tasks, seed)
         self._settings = WorkerSettings(
             runtime=RuntimeSettings(
                 engine=_engine_spec(engine, vllm_server_url, model_name, context_length),
@@ -154,7 +157,7 @@ class HarnessRolloutWorker:
                 driving=driving_of(factory, harness_adapter),
                 max_inflight=max_inflight_tasks,
             ),
-            tasks=_judgeable(dataset, factory),
+            tasks=tasks,
             rewards=RewardSettings(
                 reward_funcs=tuple(reward_funcs), rollout_reward_fn=rollout_reward_fn, advantage=advantage
             ),
@@ -163,7 +166,7 @@ class HarnessRolloutWorker:
             admission=AdmissionRule(groups_per_step=groups_per_step, max_staleness=max_staleness),
             beginning=NewRun(),
             output_dir=output_dir,
-            curriculum=curriculum or Uniform(shuffle=shuffle_dataset),
+            curriculum=rule,
             seed=seed,
         )
         check_picklable(self._settings)

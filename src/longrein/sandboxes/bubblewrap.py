@@ -29,6 +29,7 @@ from longrein.sandboxes.leftovers import note_cgroups, processes_of, reap_once
 from longrein.sandboxes.owner import own_name
 from longrein.sandboxes.seccomp import own_program
 from longrein.sandboxes.session_root import session_root
+from longrein.sandboxes.words import require_words
 from longrein.types import Finding
 
 
@@ -107,6 +108,7 @@ class BubblewrapSandbox(FolderSandbox[BwrapProcess]):
     ) -> BwrapProcess:
         """See :meth:`longrein.sandboxes.base.Sandbox.start`."""
         self._require_open()
+        require_words(argv, env)
         command = BwrapCommand(
             bwrap=self._bwrap,
             options=bwrap_options(self._view, env or {}),

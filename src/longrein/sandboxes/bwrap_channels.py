@@ -6,6 +6,8 @@ import asyncio
 import os
 import socket
 
+from longrein.sandboxes.words import require_words
+
 # Standard input is a socket to us until the command takes over; $0 is what the command gets instead. The shell waits,
 # since only from inside can be told what the command left running: it names that to us, and ends. When a command dies
 # by a signal, shells say so on standard error, which is the command's own: hence the closed one.
@@ -31,6 +33,7 @@ class Channels:
     """Pipes, memory files and a socket. Ours are closed by :meth:`close`, bwrap's by :meth:`close_inherited`."""
 
     def __init__(self, options: list[str], stdin: bytes, seccomp: bytes) -> None:
+        require_words(options)
         self.status, self._status_end = os.pipe()
         self._block_end, self._block = os.pipe()
         self.talk, self.talk_end = socket.socketpair()

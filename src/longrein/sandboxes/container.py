@@ -24,6 +24,7 @@ from longrein.sandboxes.relay import LoopbackRelay
 from longrein.sandboxes.session_root import session_root
 from longrein.sandboxes.shell_exports import exports
 from longrein.sandboxes.tree import Owner
+from longrein.sandboxes.words import require_words
 
 _ENVIRONMENT = "/.longrein-environment"
 # A shell is the first process: it reaps orphans, and signals to the command mean what they mean elsewhere.
@@ -125,6 +126,7 @@ class ContainerSandbox(FolderSandbox[ContainerProcess]):
     ) -> ContainerProcess:
         """See :meth:`longrein.sandboxes.base.Sandbox.start`."""
         self._require_open()
+        require_words(argv, env)
         number = next(self._numbers)
         environment = self._layout.session / f"environment-{number}"
         self._write_environment(environment, env or {})

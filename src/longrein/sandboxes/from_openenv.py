@@ -17,8 +17,9 @@ from longrein.sandboxes.base import ExecResult, SandboxSpec, WorkFile, WorkTree
 from longrein.sandboxes.closing import close_or_log
 from longrein.sandboxes.openenv_shapes import OpenEnvBackend, OpenEnvHandle
 from longrein.sandboxes.own_thread import forget, in_own_thread
-from longrein.sandboxes.remote_command import RemoteCommand
+from longrein.sandboxes.remote_command import RemoteCommand, decoded
 from longrein.sandboxes.tarball import pack, packing_script, unpack_compressed, with_status
+from longrein.sandboxes.words import require_words
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -175,6 +176,7 @@ class OpenEnvSandbox:
     ) -> RemoteCommand:
         """See :meth:`longrein.sandboxes.base.Sandbox.start`."""
         self._require_open()
+        require_words(argv, env)
         folder = f"{self._base}/commands/{secrets.token_hex(6)}"
         ours = {"HOME": self.home, "TMPDIR": f"{self._base}/tmp", "SANDBOX_ROOT": f"{self._base}/root"}
         environment = {**ours, **self._spec.env, **(env or {})}
@@ -200,7 +202,7 @@ class OpenEnvSandbox:
             raise FileNotFoundError(f"{path}: not a readable file of the sandbox")
         if result.exit_code != 0:
             raise SandboxError(f"{path} could not be read in the sandbox: {result.stderr.strip()[-300:]}")
-        data = _decoded(result.stdout)
+        data = decoded(result.stdout)
         if len(data) > limit:
             raise SandboxError(f"{path} holds more than {limit} bytes; it is not read")
         return data
@@ -217,7 +219,7 @@ class OpenEnvSandbox:
         # Compressed: what a sandbox says comes as text over somebody's API.
         script = f"{packing_script(shlex.quote(self.workdir), shlex.quote(status), self._spec.limits)}"
         said = await self._shell(f"{script} | gzip -1 | base64 -w0")
-        tree = await asyncio.to_thread(unpack_compressed, _decoded(said), self._spec.limits)
+        tree = await asyncio.to_thread(unpack_compressed, decoded(said), self._spec.limits)
         return with_status(tree, await self._shell(f"cat {shlex.quote(status)}"))
 
     async def restore(self, tree: WorkTree) -> None:
@@ -270,10 +272,3 @@ class OpenEnvSandbox:
     def _require_open(self) -> None:
         if self._closed:
             raise SandboxError("the sandbox is closed; make a new one")
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text)
-    except ValueError as error:
-        raise SandboxError(f"the sandbox sent what is no base64: {error}") from error

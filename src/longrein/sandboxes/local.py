@@ -23,6 +23,7 @@ from longrein.sandboxes.leftovers import command_name, processes_left, processes
 from longrein.sandboxes.owner import own_name
 from longrein.sandboxes.session_root import session_root
 from longrein.sandboxes.tree import Owner
+from longrein.sandboxes.words import require_words
 from longrein.types import Finding, Mount
 
 _LOG = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class SubprocessSandbox(FolderSandbox[Child]):
     async def start(self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b"") -> Child:
         """See :meth:`longrein.sandboxes.base.Sandbox.start`."""
         self._require_open()
+        require_words(argv, env)
         marker = next(self._markers)
         popen = self._popen(argv, {**self._env, **(env or {}), _MARKER: marker}, stdin)
         tree = _Tree(popen, marker)

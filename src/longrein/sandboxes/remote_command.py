@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from longrein.errors import SandboxError
 from longrein.sandboxes.base import ExecResult
 from longrein.sandboxes.openenv_shapes import OpenEnvHandle, OpenEnvJob
 
@@ -72,7 +73,7 @@ class RemoteCommand:
             patience_s = max(0.0, min(_POLL_S, until_s - loop.time()))
             try:
                 # The job's TimeoutError is our own question's answer, and no fault.
-                return int(await self._ask(partial(_waited, job, patience_s)))
+                return _as_code(await self._ask(partial(_waited, job, patience_s)))
             except _RunsOnError:
                 if loop.time() >= until_s:
                     return None
@@ -96,10 +97,28 @@ class RemoteCommand:
         line = f"tail -c {self._output_bytes} {self._folder}/{name} | base64 -w0"
         result = await self._ask(lambda: self._handle.exec(line, timeout=_QUICK_S))
         try:
-            return base64.b64decode(result.stdout) if result.exit_code == 0 else b""
-        except ValueError:
+            return decoded(result.stdout) if result.exit_code == 0 else b""
+        except SandboxError:
             # An agent may replace the programs of such a sandbox; what it says then is its own affair.
             return b""
+
+
+def decoded(text: str) -> bytes:
+    """What a sandbox said in base64. The programs that say it are the sandbox's, where an agent may have put its own.
+
+    Raises:
+        SandboxError: it is no base64.
+    """
+    try:
+        return base64.b64decode(text)
+    except (ValueError, TypeError) as error:
+        raise SandboxError(f"the sandbox sent no base64: {error}") from error
+
+
+def _as_code(said: Any) -> int:
+    if isinstance(said, int):
+        return said
+    raise SandboxError(f"the sandbox's provider gave {type(said).__name__} for an exit code")
 
 
 class _RunsOnError(Exception):

@@ -13,6 +13,7 @@ from longrein.sandboxes.base import ExecResult, Sandbox, SandboxBackend, Sandbox
 from longrein.sandboxes.closing import close_or_log
 from longrein.sessions.base import AgentExit
 from longrein.sessions.integrity import findings_on
+from longrein.tasks.sound import require_sound
 from longrein.tasks.verifier import SandboxedTests, Verifier
 from longrein.types import Endpoint, Launch, Score, Task
 
@@ -46,7 +47,8 @@ class AgentSessionFactory:
         self._verifier: Verifier = verifier or SandboxedTests(limits=self._limits)
 
     def check(self, task: Task) -> None:
-        """Raise :class:`~longrein.errors.TaskError` for a task that the verifier cannot judge."""
+        """Raise :class:`~longrein.errors.TaskError` for a task that cannot be set, or not be judged."""
+        require_sound(task)
         self._verifier.check(task)
 
     async def create(self, *, task: Task, endpoint: Endpoint, session_id: str) -> AgentSession:

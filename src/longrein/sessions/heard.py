@@ -22,6 +22,8 @@ RESERVED = frozenset({"reset", "step", "state", "close"})
 """OpenEnv's ``RESERVED_TOOL_NAMES``: they drive the environment, and are no model's to call."""
 LOST_CONNECTIONS = frozenset({"websockets.exceptions.WebSocketException", "httpx.TransportError"})
 """Errors of the world that are no ``OSError``, by name: their packages are OpenEnv's, not ours."""
+OF_FILES = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""``OSError`` about a path, which the model has chosen: told to it, or it could choose not to be judged."""
 
 
 class HeardSession:
@@ -81,6 +83,9 @@ def call_heard(session: ResourceSession, name: str, arguments: dict[str, Any]) -
         return _with_error_in_data(session.call_tool(name, arguments))
     except InfrastructureError:
         raise
+    except SystemExit as error:
+        # What argparse does with arguments that it does not know: the model's doing, which ends nothing of ours.
+        return _failed(f"the tool called exit({error.code!r})")
     except Exception as error:
         if _of_the_world(error):
             raise InfrastructureError(f"tool {name!r} lost its environment: {type(error).__name__}: {error}") from error
@@ -91,14 +96,32 @@ def as_text(data: Any) -> str:
     """A tool's data as a message's content, as OpenEnv writes it."""
     if data is None:
         return ""
-    return data if isinstance(data, str) else json.dumps(data, sort_keys=True, default=str)
+    if isinstance(data, str):
+        return data
+    try:
+        return json.dumps(data, sort_keys=True, default=str)
+    except (TypeError, ValueError):
+        # Keys of several types, or none that JSON has; or it holds itself.
+        return str(data)
 
 
 def _with_error_in_data(result: ToolResultShape) -> ToolResultShape:
+    if isinstance(result.data, str) and not _is_text(result.data):
+        # Half a surrogate pair, such as a file's name that is no UTF-8: no message could hold it.
+        said = result.data.encode(errors="replace").decode()
+        result = given().tool_result(data=said, done=result.done, metadata=dict(result.metadata), error=result.error)
     if result.error is None or _tells(result.data, result.error):
         return result
     said = {"error": result.error} if result.data in (None, "") else {"error": result.error, "data": result.data}
     return given().tool_result(data=said, done=result.done, metadata=dict(result.metadata), error=result.error)
+
+
+def _is_text(data: str) -> bool:
+    try:
+        data.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _tells(data: Any, error: str) -> bool:
@@ -112,7 +135,9 @@ def _failed(words: str) -> ToolResultShape:
 
 def _of_the_world(error: Exception) -> bool:
     names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
-    return isinstance(error, OSError) or not LOST_CONNECTIONS.isdisjoint(names)
+    if not LOST_CONNECTIONS.isdisjoint(names):
+        return True
+    return isinstance(error, OSError) and not (isinstance(error, OF_FILES) or error.filename is not None)
 
 
 def _words(error: Exception) -> str:

@@ -61,4 +61,5 @@ def _is_code(name: PurePosixPath) -> bool:
 
 def _named(paths: list[str]) -> str:
     more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
-    return ", ".join(paths[:_MOST_NAMED]) + more
+    # Where a link leads may be no UTF-8, which no rollout file can hold.
+    return (", ".join(paths[:_MOST_NAMED]) + more).encode(errors="replace").decode()

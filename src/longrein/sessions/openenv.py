@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -18,6 +17,7 @@ import msgspec
 from longrein.errors import ConfigError, InfrastructureError
 from longrein.sessions.openenv_types import ResourceSession, ResourceSessionFactory, VerifyResultShape
 from longrein.sessions.session_thread import SessionThread
+from longrein.tasks.verdicts import finite, finite_of
 from longrein.types import Message, Score, Task
 
 LOG = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class OpenEnvSession:
             with foreign(f"{type(factory).__name__}.create()"):
                 return factory.create(sessions.task_of(episode.task), seed=episode.seed, episode_id=episode.episode_id)
 
-        session = await thread.call("the session's create()", make, sessions.call_timeout_s, late=_close)
+        session = await thread.call("the session's create()", make, sessions.call_timeout_s, late=_close_late)
         return cls(session, thread, sessions.call_timeout_s)
 
     async def call(self, name: str, *arguments: Any, timeout_s: float | None = None) -> Any:
@@ -107,9 +107,10 @@ class OpenEnvSession:
         """The session's own verdict; ``None`` stays ``None``, and a verifier that fails is unscorable."""
         try:
             verdict: VerifyResultShape = await self.call("verify", transcript, *final_state)
+            with foreign(f"what {type(self.session).__name__}.verify() returned"):
+                return score_of(verdict)
         except InfrastructureError as error:
             return Score(reward=None, reason=str(error))
-        return score_of(verdict)
 
     async def close(self) -> None:
         """Close the session, from another thread where its own hangs: that may be what ends the call. Never raises."""
@@ -148,36 +149,43 @@ def is_openenv_factory(factory: object) -> bool:
 
 
 def score_of(verdict: VerifyResultShape) -> Score:
-    """OpenEnv's ``VerifyResult`` as a score: numbers of its metrics kept, no reward is unscorable."""
+    """OpenEnv's ``VerifyResult`` as a score: finite numbers of its metrics kept, no reward is unscorable."""
     reported: object = getattr(verdict, "metrics", None)
-    metrics = cast("Mapping[str, Any]", reported if isinstance(reported, Mapping) else {})
-    numbers = {str(name): float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
+    numbers = finite_of(cast("Mapping[Any, object]", reported)) if isinstance(reported, Mapping) else {}
     reward: object = getattr(verdict, "env_reward", None)
     if reward is None:
         return Score(reward=None, metrics=numbers, reason="the session's verify() gave no env_reward")
-    try:
-        number = float(cast("float", reward))
-    except (TypeError, ValueError):
+    number = finite(reward)
+    if number is None:
         return Score(reward=None, metrics=numbers, reason=f"the session's verify() gave env_reward={reward!r:.80}")
-    if not math.isfinite(number):
-        return Score(reward=None, metrics=numbers, reason=f"the session's verify() gave env_reward={number}")
     return Score(reward=number, metrics=numbers)
 
 
 @contextmanager
 def foreign(what: str) -> Generator[None, None, None]:
-    """Whatever somebody else's session raises is a fault of the world, and becomes one that names it."""
+    """Whatever somebody else's session raises is a fault of the world, and becomes one that names it.
+
+    ``SystemExit`` too: a tool that reads its arguments by ``argparse`` raises it, and it would end the worker.
+    """
     try:
         yield
     except InfrastructureError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InfrastructureError(f"{what} failed: {type(error).__name__}: {error}") from error
 
 
 async def _close_in(thread: SessionThread, session: ResourceSession) -> None:
     try:
         await thread.call(f"{type(session).__name__}.close()", lambda: _close(session), CLOSE_TIMEOUT_S)
+    except InfrastructureError as error:
+        LOG.warning("%s", error)
+
+
+def _close_late(session: ResourceSession) -> None:
+    """Nobody waits for it: whatever goes wrong is said in the log, and the thread goes on."""
+    try:
+        _close(session)
     except InfrastructureError as error:
         LOG.warning("%s", error)
 

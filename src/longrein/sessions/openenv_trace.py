@@ -8,6 +8,7 @@ the gateway itself recorded. A prompt is never rendered anew: without its token 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any, cast
 
 import msgspec
@@ -117,8 +118,10 @@ class _Reader:
 
     def _request(self, number: int, fields: Mapping[str, Any]) -> ChatRequest:
         request = _mapping(fields, "request")
-        messages = request.get("messages") or [{"role": "user", "content": f"(request {number} was not recorded)"}]
-        body = {"messages": messages, "tools": request.get("tools") or None}
+        messages, tools = _said(request.get("messages")), _said(request.get("tools"))
+        if messages is None:
+            messages = [{"role": "user", "content": f"(request {number} was not recorded)"}]
+        body = {"messages": messages, "tools": tools}
         return msgspec.structs.replace(_decoded(self._dialect, body), caller=self._caller, dialect="recorded")
 
     def _completion(self, fields: Mapping[str, Any], sampled: I32) -> Completion:
@@ -174,15 +177,22 @@ def _fields(turn: Any) -> Any:
 
 
 def _mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value: object = fields.get(name) or {}
+    value = _said(fields.get(name))
+    if value is None:
+        return {}
     if not isinstance(value, Mapping):
         raise TraceError(f"{name} is {type(value).__name__}, not a mapping")
     return cast("Mapping[str, Any]", value)
 
 
+def _said(value: Any) -> Any:
+    """The value; ``None`` for an empty one, too: so recorders write what is missing. Arrays cannot say if they are."""
+    return None if isinstance(value, str | list | tuple | dict) and not value else value
+
+
 def _choice(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    choices: object = _mapping(fields, "response").get("choices")
-    if not choices:
+    choices: object = _said(_mapping(fields, "response").get("choices"))
+    if choices is None:
         return {}
     choice: object = cast("Sequence[Any]", choices)[0] if isinstance(choices, (list, tuple)) else choices
     if not isinstance(choice, Mapping):
@@ -224,14 +234,23 @@ def _as_ids(name: str, values: Sequence[Any], vocab_size: int) -> I32:
     ids: list[int] = []
     for value in values:
         text = value[len(STRING_ID) :] if isinstance(value, str) and value.startswith(STRING_ID) else ""
-        number = int(text) if text.isascii() and text.isdigit() else value
+        # Ten digits are more than the largest id has; Python refuses to read thousands.
+        number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else value
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < vocab_size:
             raise TraceError(
-                f"{name} holds {value!r:.40}; token ids are numbers from 0 to {vocab_size - 1}, or "
+                f"{name} holds {_shown(value)}; token ids are numbers from 0 to {vocab_size - 1}, or "
                 f"{STRING_ID}N (vLLM: --return-tokens-as-token-ids)"
             )
         ids.append(number)
     return np.asarray(ids, np.int32)
+
+
+def _shown(value: Any) -> str:
+    """A value for a message. Python writes neither numbers of thousands of digits nor lists of a thousand levels."""
+    try:
+        return f"{value!r:.40}"
+    except (ValueError, RecursionError):
+        return f"a value of type {type(value).__name__}"
 
 
 def _logprobs(fields: Mapping[str, Any], count: int) -> F32:
@@ -239,12 +258,15 @@ def _logprobs(fields: Mapping[str, Any], count: int) -> F32:
     if not isinstance(values, (list, tuple)) or len(cast("Sequence[Any]", values)) != count:
         found = len(cast("Sequence[Any]", values)) if isinstance(values, (list, tuple)) else "no"
         raise TraceError(f"{count} sampled tokens with {found} per_token_logps; each needs its own")
+    listed = cast("Sequence[Any]", values)
+    # Numbers as text, or true and false, would pass for numbers; so would one list in the place of another.
+    odd = [value for value in listed if isinstance(value, bool) or not isinstance(value, Real)]
+    if odd:
+        raise TraceError(f"per_token_logps are not numbers: {_shown(odd[0])}; each of {count} tokens has one")
     try:
-        logprobs = np.asarray(values, np.float32)
-    except (TypeError, ValueError) as error:
+        logprobs = np.asarray(listed, np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
         raise TraceError(f"per_token_logps are not numbers ({error})") from error
-    if logprobs.ndim != 1:
-        raise TraceError(f"per_token_logps of shape {list(logprobs.shape)}; each of {count} tokens has one number")
     # Written so that NaN fails it.
     if not (float(logprobs.max()) <= LOGPROB_SLACK and float(logprobs.min()) > -np.inf):
         raise TraceError(
@@ -259,7 +281,8 @@ def _completion_mask(fields: Mapping[str, Any], prompt: int, sampled: int) -> An
     if values is None:
         return None
     listed = cast("Sequence[Any]", values) if isinstance(values, (list, tuple)) else ()
-    if len(listed) != prompt + sampled or any(value not in (0, 1) for value in listed):
+    flags = (int, float, np.bool_, np.number)
+    if len(listed) != prompt + sampled or not all(isinstance(value, flags) and value in (0, 1) for value in listed):
         raise TraceError(f"loss_mask must hold {prompt + sampled} zeros and ones, for the prompt and the completion")
     mask = np.asarray(listed, np.bool_)
     if mask[:prompt].any():

@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from longrein.errors import TaskError
+from longrein.tasks.sound import problem_of
 from longrein.types import Task
 
 TASK_COLUMNS = ("files", "tests", "oracle", "verdict", "agent_timeout_s", "verifier_timeout_s")
@@ -33,9 +34,9 @@ def task_from_row(where: str, task_id: str, row: object) -> Task:
         raise TaskError(f"{where} is of type {type(row).__name__}; give a Task or a mapping with a prompt")
     columns = {key: value for key, value in cast("Mapping[str, Any]", row).items() if value is not None}
     if "prompt" not in columns:
-        raise TaskError(f"{where} has no 'prompt'; it has {', '.join(map(repr, sorted(columns))) or 'no columns'}")
+        raise TaskError(f"{where} has no 'prompt'; it has {', '.join(sorted(map(repr, columns))) or 'no columns'}")
     fields: dict[str, Any] = {
-        "task_id": str(columns.pop("task_id", task_id)),
+        "task_id": _task_id(where, columns.pop("task_id", task_id)),
         "prompt": _prompt(where, columns.pop("prompt")),
     }
     for name in TASK_COLUMNS:
@@ -46,17 +47,24 @@ def task_from_row(where: str, task_id: str, row: object) -> Task:
             fields[name] = _files(where, name, fields[name])
     try:
         task = msgspec.convert({**fields, "metadata": columns}, Task)
-        # Rollouts are written down with their task.
-        msgspec.msgpack.encode(task)
-    except (msgspec.ValidationError, TypeError) as error:
+    except (msgspec.ValidationError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise TaskError(f"{where}: {error}") from error
+    problem = problem_of(task)
+    if problem:
+        raise TaskError(f"{where}: {problem}")
     return task
+
+
+def _task_id(where: str, task_id: object) -> str:
+    if isinstance(task_id, bool) or not isinstance(task_id, str | int | float):
+        raise TaskError(f"{where}: 'task_id' is of type {type(task_id).__name__}; give text or a number")
+    return str(task_id)
 
 
 def _prompt(where: str, prompt: object) -> str:
     if isinstance(prompt, str):
         return prompt
-    if not isinstance(prompt, Sequence) or not prompt:
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes) or not prompt:
         raise TaskError(f"{where}: 'prompt' is {prompt!r:.80}; give text or a list of chat messages")
     return "\n\n".join(_text(where, message) for message in cast("Sequence[object]", prompt))
 
@@ -78,12 +86,15 @@ def _files(where: str, name: str, files: object) -> dict[str, Any]:
     if not isinstance(files, Mapping):
         raise TaskError(f"{where}: {name!r} is {files!r:.80}; give a mapping of relative path to content")
     found = {path: data for path, data in cast("Mapping[str, Any]", files).items() if data is not None}
-    return {path: _content(data) for path, data in found.items()}
+    return {path: _content(f"{where}: file {path!r} of {name!r}", data) for path, data in found.items()}
 
 
-def _content(data: Any) -> Any:
+def _content(where: str, data: Any) -> Any:
     if isinstance(data, str):
-        return data.encode()
+        try:
+            return data.encode()
+        except UnicodeEncodeError as error:
+            raise TaskError(f"{where} is no text that UTF-8 can hold: {error}") from error
     if not isinstance(data, Mapping):
         return data
     fields = cast("Mapping[str, Any]", data)

@@ -18,8 +18,10 @@ ENTRY = "reasoning_gym_entry"
 """Key of the metadata that holds what the puzzle's score function wants, as JSON."""
 PACKAGE = "reasoning_gym"
 _SPLIT_SEEDS: Mapping[Split, int] = {"train": 0, "test": 1 << 31}
-_RUN_STRIDE = 1 << 32
-"""A puzzle's own seed is that of its data set plus its index: ranges of runs and splits must lie apart."""
+"""A puzzle's own seed is that of its data set plus its index; some data sets take no seed of more than 32 bits."""
+_RUN_STRIDE = 1 << 20
+MOST_PUZZLES = 1 << 24
+"""Of one data set, so that a split ends before the next begins."""
 
 
 class _Puzzles(Protocol):
@@ -54,14 +56,21 @@ class ReasoningGym(msgspec.Struct, frozen=True, kw_only=True):
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         """``count`` puzzles, the same for the same seed. Raises ``TaskError`` as :meth:`check` does."""
         self.check()
-        own_seed = _RUN_STRIDE * seed + _SPLIT_SEEDS[split]
+        own_seed = first_seed(split, seed)
         each = -(-count // len(self.names))
+        if each > MOST_PUZZLES:
+            raise TaskError(f"{each} puzzles of each data set are more than the {MOST_PUZZLES} of a split; take fewer")
         puzzles = {name: _gym().create_dataset(name, size=max(each, 1), seed=own_seed) for name in self.names}
         return [
             _task(name, f"{name}-{split}-{seed}-{number:05d}", puzzles[name][number])
             for number in range(each)
             for name in self.names
         ][:count]
+
+
+def first_seed(split: Split, seed: int) -> int:
+    """The seed of a split's first puzzle in the run of ``seed``. Splits never meet, whatever the seeds of runs."""
+    return _SPLIT_SEEDS[split] + seed * _RUN_STRIDE % ((1 << 31) - MOST_PUZZLES)
 
 
 def _task(name: str, task_id: str, entry: Mapping[str, Any]) -> Task:

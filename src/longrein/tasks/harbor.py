@@ -8,15 +8,14 @@ into the work directory, and image, resources and environment variables of the c
 from __future__ import annotations
 
 import logging
-import math
 import re
-from collections import Counter
-from collections.abc import Sequence, Set
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
 from longrein.errors import TaskError
+from longrein.tasks.sound import check_all, problem_of, require_different
 from longrein.tasks.task_toml import TaskToml, parse_task_toml, write_task_toml
 from longrein.types import Task
 
@@ -65,7 +64,26 @@ def read_tasks(folder: Path) -> tuple[Task, ...]:
     folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not folders:
         raise TaskError(f"{folder}: holds no task directories. Each task is a subfolder with task.toml in it.")
-    return _tasks_or_error(folder, [_read(path) for path in folders])
+    tasks = _tasks_or_error(folder, [_read(path) for path in folders])
+    # Links to folders of one name elsewhere.
+    require_different(tasks)
+    return tasks
+
+
+def export_tasks(tasks: Iterable[Task], folder: Path) -> None:
+    """Write each with :func:`export_task`.
+
+    Raises:
+        TaskError: ``folder`` holds something, or tasks cannot be said in this format: all of them named, before
+            anything is written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise TaskError(f"{folder}: exists already and is no empty folder. Export into a new one.")
+    listed = [*tasks]
+    check_all(listed, _files_of)
+    require_different(listed)
+    for task in listed:
+        export_task(task, folder)
 
 
 def export_task(task: Task, folder: Path) -> Path:
@@ -75,59 +93,33 @@ def export_task(task: Task, folder: Path) -> Path:
         TaskError: the directory exists, or the task cannot be said in this format (no ``test.sh``, an id that is no
             folder name, a file named like a container file or outside its folder, metadata that TOML lacks).
     """
-    export_tasks([task], folder)
-    return folder / task.task_id
+    files = _files_of(task)
+    target = folder / task.task_id
+    if target.exists():
+        raise TaskError(f"{target}: exists already. Export into an empty folder.")
+    for path, content in files.items():
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        (target / path).write_bytes(content)
+    return target
 
 
-def export_tasks(tasks: Sequence[Task], folder: Path) -> None:
-    """Write each task as :func:`export_task` does; all or nothing.
-
-    Raises:
-        TaskError: naming every task that cannot be written; nothing was.
-    """
-    contents: dict[Path, dict[str, bytes]] = {}
-    problems: list[str] = []
-    for task in tasks:
-        target = folder / task.task_id
-        try:
-            contents[target] = _content_of(task)
-        except TaskError as error:
-            problems.append(str(error))
-        if target.exists():
-            problems.append(f"{target}: exists already. Export into an empty folder.")
-    twice = sorted(name for name, count in Counter(task.task_id for task in tasks).items() if count > 1)
-    problems += [f"task_id {name!r} comes twice; give each task its own" for name in twice]
-    if problems:
-        raise TaskError("\n".join(problems))
-    for target, files in contents.items():
-        for path, data in files.items():
-            (target / path).parent.mkdir(parents=True, exist_ok=True)
-            (target / path).write_bytes(data)
-
-
-def _content_of(task: Task) -> dict[str, bytes]:
+def _files_of(task: Task) -> dict[str, bytes]:
     """Path in the task's directory -> content."""
     _check_exportable(task)
-    where = f"task {task.task_id!r} cannot be written as a task directory"
     settings = TaskToml(
         metadata=task.metadata,
         agent_timeout_s=task.agent_timeout_s,
         verifier_timeout_s=task.verifier_timeout_s,
         verdict=task.verdict,
     )
-    try:
-        files = {
-            "task.toml": write_task_toml(settings).encode(),
-            "instruction.md": f"{task.prompt}\n".encode(),
-            **{f"environment/{path}": content for path, content in task.files.items()},
-            **{f"tests/{path}": content for path, content in task.tests.items()},
-        }
-        if task.oracle:
-            files["solution/solve.sh"] = TURN_MARK.join(f"{command}\n" for command in task.oracle).encode()
-    except TaskError as error:
-        raise TaskError(f"{where}: {error}") from error
-    except UnicodeEncodeError as error:
-        raise TaskError(f"{where}: it holds text that is not Unicode: {error}. Mend it.") from error
+    files = {
+        "task.toml": write_task_toml(settings).encode(),
+        "instruction.md": f"{task.prompt}\n".encode(),
+        **{f"environment/{path}": content for path, content in task.files.items()},
+        **{f"tests/{path}": content for path, content in task.tests.items()},
+    }
+    if task.oracle:
+        files["solution/solve.sh"] = TURN_MARK.join(f"{command}\n" for command in task.oracle).encode()
     return files
 
 
@@ -137,34 +129,14 @@ def _check_exportable(task: Task) -> None:
         raise TaskError(f"{where}: its id is no plain folder name. Use letters, digits, '.', '_' and '-'.")
     if "test.sh" not in task.tests:
         raise TaskError(f"{where}: tests/test.sh is missing. Add the script that writes the reward.")
-    if not task.prompt.strip():
-        raise TaskError(f"{where}: its prompt is empty. Write what the agent is asked.")
-    bad = [*_bad_paths(task.files.keys()), *_bad_paths(task.tests.keys())]
-    if bad:
-        raise TaskError(f"{where}: {bad} are no plain paths of files in one folder. Rename them.")
+    problem = problem_of(task)
+    if problem:
+        raise TaskError(f"{where}: {problem}")
     lost = sorted(CONTAINER_FILES & task.files.keys())
     if lost:
         raise TaskError(f"{where}: files {lost} would be taken for the container's. Rename them.")
     if any(TURN_MARK.strip() in command or not command.strip() for command in task.oracle):
         raise TaskError(f"{where}: an oracle command is empty or holds {TURN_MARK.strip()!r}. Change it.")
-    limits_s = (task.agent_timeout_s, task.verifier_timeout_s)
-    if not all(0 < seconds < math.inf for seconds in limits_s):
-        raise TaskError(f"{where}: its time limits are {limits_s} s. Give numbers of seconds above 0.")
-
-
-def _bad_paths(paths: Set[str]) -> list[str]:
-    """Those that lead elsewhere, are not spelled as they are read back, or lie below another file."""
-    return sorted(path for path in paths if not _lies_inside(path) or paths & _above(path))
-
-
-def _lies_inside(path: str) -> bool:
-    """A relative path that is spelled as it is read back."""
-    plain = PurePosixPath(path)
-    return path == str(plain) != "." and not plain.is_absolute() and ".." not in plain.parts and "\0" not in path
-
-
-def _above(path: str) -> set[str]:
-    return {str(folder) for folder in PurePosixPath(path).parents}
 
 
 def _tasks_or_error(where: Path, readings: Sequence[_Reading]) -> tuple[Task, ...]:
@@ -210,6 +182,9 @@ def _read(folder: Path) -> _Reading:
         verdict=settings.value.verdict,
         metadata=settings.value.metadata,
     )
+    problem = problem_of(task)
+    if problem:
+        return _Reading(task=None, problems=(TaskProblem(path=folder / "task.toml", problem=problem),))
     return _Reading(task=task, problems=(), ignored=(*settings.ignored, *ignored))
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from longrein.errors import TaskError
 from longrein.tasks.from_row import BASE64, TASK_COLUMNS, task_from_row
+from longrein.tasks.sound import check_all, require_different
 from longrein.types import Task
 
 
@@ -27,14 +28,21 @@ def read_jsonl(path: Path) -> tuple[Task, ...]:
         raise TaskError(f"{path}: cannot be read: {error}. Give a file with a JSON object a line.") from error
     tasks: list[Task] = []
     problems: list[str] = []
+    lines_of: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            tasks.append(_task(f"{path}:{number}", str(number), line))
+            task = _task(f"{path}:{number}", str(number), line)
         except TaskError as error:
             problems.append(str(error))
-    problems += _twice(path, tasks)
+            continue
+        tasks.append(task)
+        first = lines_of.setdefault(task.task_id, number)
+        if first != number:
+            problems.append(
+                f"{path}:{number}: task_id {task.task_id!r} comes twice, in line {first} too; give each task its own"
+            )
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise TaskError(f"{path}: {len(problems)} problem(s) in the file of tasks:\n{listed}")
@@ -47,11 +55,14 @@ def write_jsonl(path: Path, tasks: Iterable[Task]) -> None:
     """Write tasks; :func:`read_jsonl` gives the same back.
 
     Raises:
-        TaskError: the file exists, or a task cannot be said in this format, before anything is written.
+        TaskError: the file exists, or tasks cannot be said in this format, all named before anything is written.
     """
     if path.exists():
         raise TaskError(f"{path}: exists already. Export into a new file.")
-    lines = [_line(task) for task in tasks]
+    lines: list[bytes] = []
+    listed = [*tasks]
+    check_all(listed, lambda task: lines.append(_line(task)))
+    require_different(listed)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(lines))
 
@@ -62,15 +73,6 @@ def _task(where: str, task_id: str, line: bytes) -> Task:
     except (ValueError, RecursionError) as error:
         raise TaskError(f"{where}: bad JSON: {error}") from error
     return task_from_row(where, task_id, row)
-
-
-def _twice(path: Path, tasks: list[Task]) -> list[str]:
-    ids = [task.task_id for task in tasks]
-    return [
-        f"{path}: task_id {task_id!r} comes twice; give each task its own"
-        for task_id in {*ids}
-        if ids.count(task_id) > 1
-    ]
 
 
 def _line(task: Task) -> bytes:
@@ -90,9 +92,23 @@ def _line(task: Task) -> bytes:
         **task.metadata,
     }
     try:
-        return msgspec.json.encode(row) + b"\n"
-    except TypeError as error:
+        line = msgspec.json.encode(row) + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
         raise TaskError(f"task {task.task_id!r}: metadata has no form in JSON: {error}") from error
+    _require_same(task, _task(f"task {task.task_id!r}", "", line))
+    return line
+
+
+def _require_same(task: Task, read: Task) -> None:
+    """JSON has no NaN, no times and no bytes: they would come back as something else."""
+    if read == task:
+        return
+    metadata = [f"metadata {key!r}" for key, value in task.metadata.items() if read.metadata.get(key) != value]
+    fields = [name for name in TASK_COLUMNS if getattr(task, name) != getattr(read, name)]
+    raise TaskError(
+        f"task {task.task_id!r}: {', '.join([*fields, *metadata])} would be read back from JSON lines as something "
+        "else. Make plain text, numbers, lists and tables of it."
+    )
 
 
 def _texts(files: Mapping[str, bytes]) -> dict[str, Any]:

@@ -24,20 +24,27 @@ _DEEPCODER_TIMEOUT_S = 300.0
 _DEEPCODER_RUNS_S = 240.0
 
 
-def mbpp_task(where: str, number: int, row: Row) -> Task:
+def mbpp_task(where: str, name: str, row: Row) -> Task:
     """The first assertion is shown, since it tells the function's name; all of them, and the challenges, are hidden.
 
+    Args:
+        where: begins every message.
+        name: for a row without ``task_id``.
+        row: a row of the data set.
+
     Raises:
-        TaskError: a column is missing.
+        TaskError: a column is missing, or an assertion is empty.
     """
     text, tests = row.get("text") or row.get("prompt"), _strings(row.get("test_list"))
     if not isinstance(text, str) or not tests:
         raise TaskError(f"{where}: an MBPP row needs 'text' (or 'prompt') and 'test_list'; it has {sorted(row)}")
+    if any(not isinstance(test, str) or not test.strip() for test in cast("Sequence[object]", row["test_list"])):
+        raise TaskError(f"{where}: 'test_list' has an empty assertion, which anything passes; leave it out")
     setup = [str(row.get("test_setup_code") or ""), *_strings(row.get("test_imports"))]
     hidden = [*tests, *_strings(row.get("challenge_test_list"))]
     code = row.get("code")
     return Task(
-        task_id=f"mbpp-{row.get('task_id', number)}",
+        task_id=f"mbpp-{_own_id(row, name)}",
         prompt=f"{text.strip()}\nWrite it to solution.py. For example, this must hold:\n{tests[0]}",
         tests=assert_test("\n".join(setup), hidden),
         oracle=(written("solution.py", code),) if isinstance(code, str) else (),
@@ -58,12 +65,17 @@ def humaneval_task(row: Row) -> Task:
     )
 
 
-def deepcoder_task(where: str, number: int, row: Row) -> Task:
+def deepcoder_task(where: str, name: str, row: Row) -> Task:
     """Programs that read and print, or functions that are called.
 
     ``tests`` is a list of ``{input, output, type | testtype, fn_name}`` or a dict of ``inputs``, ``outputs`` and
     perhaps ``fn_name``; a function's name may also stand in ``metadata.func_name``, and it may be a method of a class
     ``Solution``.
+
+    Args:
+        where: begins every message.
+        name: for a row without ``task_id``.
+        row: a row of the data set.
 
     Raises:
         TaskError: no problem, or tests of another shape.
@@ -71,21 +83,21 @@ def deepcoder_task(where: str, number: int, row: Row) -> Task:
     problem, raw = row.get("problem"), row.get("tests")
     if not isinstance(problem, str) or not raw:
         raise TaskError(f"{where}: a DeepCoder row needs 'problem' and 'tests'; it has {sorted(row)}")
-    name, pairs = _deepcoder_tests(where, raw, row.get("metadata"))
+    function, pairs = _deepcoder_tests(where, raw, row.get("metadata"))
     pairs = sorted(pairs, key=lambda pair: len(str(pair[0])), reverse=True)[:_MOST_TESTS]
     starter = str(row.get("starter_code") or "")
     solutions = _strings(row.get("solutions"))
-    called = f"with a function {name}, or a class Solution with a method {name}"
-    how = called if name else "as a program that reads standard input"
+    called = f"with a function {function}, or a class Solution with a method {function}"
+    how = called if function else "as a program that reads standard input"
     code_tests = (
-        code_test([_called(name, *pair) for pair in pairs], budget_s=_DEEPCODER_RUNS_S)
-        if name
+        code_test([_called(function, *pair) for pair in pairs], budget_s=_DEEPCODER_RUNS_S)
+        if function
         else code_test(
             programs=[Program(script="solution.py", stdin=_joined(i), expected=_joined(o)) for i, o in pairs]
         )
     )
     return Task(
-        task_id=f"deepcoder-{row.get('task_id', number)}",
+        task_id=f"deepcoder-{_own_id(row, name)}",
         prompt=f"{problem.strip()}\n\nWrite solution.py {how}." + (f" Begin with:\n{starter}" if starter else ""),
         tests=code_tests,
         oracle=(written("solution.py", _unfenced(solutions[0])),) if solutions else (),
@@ -97,11 +109,25 @@ def deepcoder_task(where: str, number: int, row: Row) -> Task:
 def _deepcoder_tests(where: str, raw: object, metadata: object) -> tuple[str, list[tuple[Any, Any]]]:
     """The function's name, empty for a program, and pairs of input and output."""
     tests, more = _json(where, raw), _json(where, metadata or {})
+    name, pairs = _shaped(where, tests, more)
+    # Arguments are a list, or text with one a line; what a program reads is text, or lines of it.
+    fit = (str, list) if name else (str, list, int, float)
+    unfit = [given for given, _ in pairs if not isinstance(given, fit)]
+    if unfit or not pairs:
+        what = f"an input of type {type(unfit[0]).__name__}" if unfit else "no case"
+        raise TaskError(f"{where}: 'tests' has no shape of DeepCoder's: it has {what}")
+    return name, pairs
+
+
+def _shaped(where: str, tests: object, more: object) -> tuple[str, list[tuple[Any, Any]]]:
     named = str(cast("Mapping[str, Any]", more).get("func_name") or "") if isinstance(more, Mapping) else ""
     try:
         if isinstance(tests, Mapping):
             found = cast("Mapping[str, Any]", tests)
-            return str(found.get("fn_name") or ""), list(zip(found["inputs"], found["outputs"], strict=True))
+            inputs, outputs = found["inputs"], found["outputs"]
+            if not (isinstance(inputs, list) and isinstance(outputs, list)):
+                raise TypeError("'inputs' and 'outputs' are no lists")
+            return str(found.get("fn_name") or ""), list(zip(inputs, outputs, strict=True))
         listed = cast("Sequence[Mapping[str, Any]]", tests)
         kind = listed[0].get("testtype") or listed[0].get("type")
         own = listed[0].get("fn_name") or cast("Mapping[str, Any]", listed[0].get("metadata") or {}).get("func_name")
@@ -132,7 +158,7 @@ def _literal_lines(text: str) -> list[Any]:
 def _literal(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -141,7 +167,7 @@ def _json(where: str, value: object) -> object:
         return value
     try:
         return json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TaskError(f"{where}: bad JSON: {error}") from error
 
 
@@ -153,6 +179,12 @@ def _unfenced(code: str) -> str:
     """Solutions stand between three backticks."""
     lines = code.strip().split("\n")
     return "\n".join(lines[1:-1]) if lines[0].startswith("```") and lines[-1].startswith("```") else code
+
+
+def _own_id(row: Row, name: str) -> str:
+    """Data sets say ``None`` where only some rows have an id."""
+    own = row.get("task_id")
+    return name if own is None else str(own)
 
 
 def _strings(value: object) -> list[str]:

@@ -6,13 +6,12 @@ import asyncio
 import importlib
 import importlib.util
 import inspect
-import math
 import sys
 import zlib
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, SupportsFloat, cast
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from msgspec.structs import replace
 from longrein.errors import ConfigError, TaskError
 from longrein.sandboxes.base import SandboxBackend, WorkTree
 from longrein.sandboxes.own_thread import in_own_thread
+from longrein.tasks.verdicts import finite_of
 from longrein.types import Score, Task
 
 DEFAULT_TIMEOUT_S = 120.0
@@ -47,7 +47,7 @@ class PythonVerifier(msgspec.Struct, frozen=True, kw_only=True):
 
     async def verify(self, task: Task, work: WorkTree, backend: SandboxBackend) -> Score:
         """The function's verdict; ``None`` with a reason when it raises, hangs or returns something else."""
-        judging = asyncio.ensure_future(_called(load_function(self.function), task, work))
+        judging = asyncio.ensure_future(self._judged(task, work))
         try:
             await asyncio.wait({judging}, timeout=self.timeout_s)
         finally:
@@ -61,7 +61,11 @@ class PythonVerifier(msgspec.Struct, frozen=True, kw_only=True):
         error = judging.exception()
         if error is not None:
             return Score(reward=None, reason=f"{self.function} failed: {type(error).__name__}: {error}")
-        return _score(self.function, judging.result())
+        return judging.result()
+
+    async def _judged(self, task: Task, work: WorkTree) -> Score:
+        # What it returns is looked at where what it raises is caught: both are somebody else's.
+        return _score(self.function, await _called(load_function(self.function), task, work))
 
 
 async def _called(function: Callable[..., Any], task: Task, work: WorkTree) -> Any:
@@ -75,31 +79,21 @@ async def _called(function: Callable[..., Any], task: Task, work: WorkTree) -> A
 
 
 def _score(function: str, verdict: object) -> Score:
-    if verdict is None or (isinstance(verdict, Score) and verdict.reward is None):
-        reason = verdict.reason if verdict else ""
-        return replace(verdict or Score(reward=None), reason=reason or f"{function} gave no verdict")
+    if verdict is None:
+        return Score(reward=None, reason=f"{function} gave no verdict")
+    score, given = Score(reward=None), {"reward": verdict}
     if isinstance(verdict, Score):
-        given: Mapping[object, object] = {**verdict.metrics, "reward": verdict.reward}
-    else:
-        given = cast("Mapping[object, object]", verdict) if isinstance(verdict, Mapping) else {"reward": verdict}
-    numbers = {str(name): _number(value) for name, value in given.items()}
-    reward = numbers.pop("reward", math.nan)
-    metrics = {name: value for name, value in numbers.items() if math.isfinite(value)}
-    findings = verdict.findings if isinstance(verdict, Score) else ()
-    if not math.isfinite(reward):
-        reason = f"{function} gave {verdict!r:.200}, not a finite number"
-        return Score(reward=None, metrics=metrics, reason=reason, findings=findings)
-    return Score(reward=reward, metrics=metrics, findings=findings)
-
-
-def _number(value: object) -> float:
-    """As a float, whatever library the number is of; ``nan`` for what is none."""
-    if isinstance(value, str | bytes) or not isinstance(value, SupportsFloat):
-        return math.nan
-    try:
-        return float(value)
-    except (ArithmeticError, TypeError, ValueError, RuntimeError):  # tensors of several numbers have many ways
-        return math.nan
+        # Nothing has looked at its fields yet.
+        score, given = verdict, {**verdict.metrics, "reward": verdict.reward}
+    elif isinstance(verdict, Mapping):
+        given = {**cast("Mapping[Any, object]", verdict)}
+    metrics = finite_of(given)
+    reward = metrics.pop("reward", None)
+    if reward is None:
+        silent = isinstance(verdict, Score) and verdict.reward is None
+        fault = "no verdict" if silent else f"{verdict!r:.200}, not a finite number"
+        return replace(score, reward=None, metrics=metrics, reason=score.reason or f"{function} gave {fault}")
+    return replace(score, reward=reward, metrics=metrics, reason="")
 
 
 @cache

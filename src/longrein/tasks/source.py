@@ -14,7 +14,7 @@ from longrein.tasks.finite import part_of
 from longrein.tasks.from_row import task_from_row
 from longrein.tasks.gym import ReasoningGym
 from longrein.tasks.harbor import read_tasks
-from longrein.tasks.hub import HubDataset, Row
+from longrein.tasks.hub import HubDataset
 from longrein.tasks.humaneval import HumanEval
 from longrein.tasks.jsonl import read_jsonl
 from longrein.tasks.problems import deepcoder_task, mbpp_task
@@ -89,17 +89,13 @@ def _jsonl(choice: TaskChoice) -> TaskSource:
 
 
 def _dataset(choice: TaskChoice) -> TaskSource:
-    return HubDataset(path=_path(choice, "a hub id or a local file"), subset=choice.subset, make=_row)
+    return HubDataset(path=_path(choice, "a hub id or a local file"), subset=choice.subset, make=task_from_row)
 
 
 def _path(choice: TaskChoice, what: str) -> str:
     if not choice.path:
         raise TaskError(f"a {choice.kind} task source needs a path. Set tasks.path to {what}.")
     return choice.path
-
-
-def _row(where: str, number: int, row: Row) -> Task:
-    return task_from_row(where, str(number), row)
 
 
 def _mbpp(choice: TaskChoice) -> TaskSource:

@@ -20,6 +20,7 @@ _READ = {"metadata": None, "agent": {"timeout_sec"}, "verifier": {"timeout_sec",
 _HARMLESS = frozenset({"version", "schema_version", "task"})
 _DEFAULT_AGENT_TIMEOUT_S = 600.0
 _DEFAULT_VERIFIER_TIMEOUT_S = 600.0
+_LONGEST_S = 1e9
 
 
 class TaskToml(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +50,8 @@ def parse_task_toml(path: Path) -> ParsedTaskToml:
         document = tomllib.loads(text)
     except UnicodeDecodeError as error:
         return ParsedTaskToml(value=TaskToml(), problems=(f"is not UTF-8 (byte {error.start}); save it as UTF-8",))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # Beside its own error: numbers of thousands of digits, tables a thousand levels deep.
         return ParsedTaskToml(value=TaskToml(), problems=(f"bad TOML: {error}",))
     return _check(document, text)
 
@@ -101,7 +103,7 @@ def _section(document: dict[str, Any], name: str, problems: list[str]) -> dict[s
 
 def _timeout(sections: dict[str, dict[str, Any]], name: str, default: float, problems: list[str]) -> float:
     seconds: object = sections[name].get("timeout_sec", default)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= _LONGEST_S:
         problems.append(f"[{name}] timeout_sec = {seconds!r}: must be a number of seconds above 0")
         return default
     return float(seconds)

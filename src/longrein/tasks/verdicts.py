@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -44,18 +44,27 @@ def _from_json(data: bytes) -> Score:
         numbers = msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         return Score(reward=None, reason=f"reward.json cannot be read: {error}")
-    metrics = {name: _as_float(value) for name, value in numbers.items() if isinstance(value, int | float)}
-    if "reward" not in metrics:
+    if not isinstance(numbers.get("reward"), int | float):
         return Score(reward=None, reason=f"reward.json has no number 'reward'; it has {sorted(numbers)[:10]}")
-    reward = metrics.pop("reward")
-    return _score(reward, {name: value for name, value in metrics.items() if math.isfinite(value)})
+    reward = finite(numbers.pop("reward"))
+    return _score(math.inf if reward is None else reward, finite_of(numbers))
 
 
-def _as_float(value: float) -> float:
+def finite(value: object) -> float | None:
+    """A number as one that can be reckoned with; ``None`` for what is none, or too large, or not finite."""
+    if isinstance(value, str | bytes | bytearray):
+        return None
     try:
-        return float(value)
-    except OverflowError:
-        return math.inf
+        number = float(cast("float", value))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def finite_of(numbers: Mapping[Any, object]) -> dict[str, float]:
+    """The finite numbers among them, under names that can be written down."""
+    found = {str(name).encode(errors="replace").decode(): finite(value) for name, value in numbers.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _score(reward: float, metrics: dict[str, float]) -> Score:

@@ -7,7 +7,6 @@ Convention of Harbor task directories: ``bash /tests/test.sh`` runs in the work 
 from __future__ import annotations
 
 import asyncio
-from pathlib import PurePosixPath
 from typing import Protocol
 
 import msgspec
@@ -16,6 +15,7 @@ from longrein.errors import SandboxError, TaskError
 from longrein.sandboxes.base import SandboxBackend, SandboxLimits, SandboxSpec, WorkTree
 from longrein.sandboxes.closing import close_or_log
 from longrein.sandboxes.links import without_outside_links
+from longrein.tasks.sound import path_problem
 from longrein.tasks.verdicts import LOGS, VERDICTS, said
 from longrein.types import Finding, Score, Task
 
@@ -66,10 +66,9 @@ def check_task(task: Task) -> None:
     """
     if "test.sh" not in task.tests:
         raise TaskError(f"task {task.task_id!r} has no tests/test.sh; every task needs one to be scored")
-    for path in (*task.files, *task.tests):
-        parts = PurePosixPath(path).parts
-        if not parts or parts[0] == "/" or ".." in parts:
-            raise TaskError(f"task {task.task_id!r}: file {path!r} leaves its folder; give a path inside it")
+    problem = path_problem(task.files) or path_problem(task.tests)
+    if problem:
+        raise TaskError(f"task {task.task_id!r}: {problem}")
 
 
 async def verify(task: Task, work: WorkTree, backend: SandboxBackend, limits: SandboxLimits) -> Score:

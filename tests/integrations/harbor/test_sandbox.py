@@ -223,6 +223,37 @@ async def test_work_without_a_model_says_nothing_unless_the_agent_cut_it_off(
         await sandbox.close()
 
 
+FORGED = """
+import json, os, sys, time
+with open("/tmp/told", "a") as file:
+    file.write(sys.argv[4])
+print(json.dumps([] if os.path.exists("/tmp/asked") else [["open", 7, "PORT"]]))
+open("/tmp/asked", "w").close()
+time.sleep(0.05)
+"""
+CONNECT = 'import socket, sys; socket.create_connection(("127.0.0.1", int(sys.argv[1])))'
+
+
+async def test_an_agent_that_puts_its_own_relay_there_reaches_no_other_port(tmp_path: Path) -> None:
+    reached: list[str] = []
+
+    async def note(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.append("a port of the host")
+        writer.close()
+
+    gateway, other = [await asyncio.start_server(handle, "127.0.0.1", 0) for handle in (answer, note)]
+    ports = [server.sockets[0].getsockname()[1] for server in (gateway, other)]
+    async with stand_in() as environment, gateway, other:
+        relay = await ExecRelay().open(environment, (ports[0],))
+        forged = FORGED.replace("PORT", str(ports[1]))
+        await environment.exec(f"cat > /tmp/.longrein-relay-*/relay.py <<'END'\n{forged}\nEND")
+        # Ends the talk that is under way; the next one is with the forged part.
+        await environment.exec(f"python3 -c '{CONNECT}' {ports[0]}")
+        told = await environment.exec("""timeout 30 sh -c 'until grep -q "end.*7" /tmp/told; do sleep 0.05; done'""")
+        assert told.return_code == 0 and reached == []
+        await relay.close()
+
+
 async def test_a_relay_that_cannot_start_says_why() -> None:
     async with stand_in() as environment:
         await environment.exec("python3 -m http.server 8124 --bind 127.0.0.1 >/dev/null 2>&1 & sleep 0.5")

@@ -59,6 +59,7 @@ class OpenRelay:
         self._folder = folder
         self.fault = ""
         """Of the first part that ended before its time."""
+        self._ports: frozenset[str] = frozenset()
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -70,6 +71,7 @@ class OpenRelay:
     async def start(self, ports: tuple[int, ...]) -> None:
         """See :meth:`ExecRelay.open`."""
         folder, numbers = shlex.quote(self._folder), " ".join(map(str, ports))
+        self._ports = frozenset(map(str, ports))
         with provider("starting the relay"):
             await self._run(f"mkdir -p {folder}")
             await self._environment.upload_file(INSIDE, f"{self._folder}/relay.py")
@@ -96,9 +98,9 @@ class OpenRelay:
     async def _act(self, kind: str, number: int, value: str) -> None:
         if kind == "open":
             try:
-                reader, self._writers[number] = await asyncio.open_connection("127.0.0.1", int(value))
+                reader, self._writers[number] = await self._connected(value)
             except OSError:
-                # What listened here is gone; the client inside sees its connection end.
+                # What listened here is gone, or not theirs to reach; the client inside sees its connection end.
                 await self._talk(0.0, [["end", number, ""]])
                 return
             self._keep(self._answer(number, reader))
@@ -108,6 +110,13 @@ class OpenRelay:
             elif not writer.is_closing():
                 # It may have said all and still wait for the answer.
                 writer.write_eof()
+
+    async def _connected(self, port: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if port not in self._ports:
+            # The inner part is a file of the environment's: an agent may have put its own there.
+            _LOG.warning("the relay to the gateway was asked for port %s, which it does not carry", port)
+            raise ConnectionRefusedError(port)
+        return await asyncio.open_connection("127.0.0.1", int(port))
 
     async def _answer(self, number: int, reader: asyncio.StreamReader) -> None:
         try:

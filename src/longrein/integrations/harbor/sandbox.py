@@ -19,6 +19,7 @@ from longrein.integrations.harbor.faults import provider
 from longrein.integrations.harbor.ports import OpenPorts
 from longrein.sandboxes.base import ExecResult, SandboxSpec, WorkTree
 from longrein.sandboxes.tarball import pack, packing_script, unpack, with_status
+from longrein.sandboxes.words import require_words
 
 WORKDIR = "/workdir"
 HOME = "/tmp/longrein-home"
@@ -150,6 +151,7 @@ class HarborSandbox:
     async def _marked(
         self, mark: str, argv: tuple[str, ...], env: dict[str, str], stdin: bytes, timeout_s: float
     ) -> ExecResult:
+        require_words(argv, env)
         source = "/dev/null"
         if stdin:
             source = f"/tmp/.longrein-stdin-{mark}"

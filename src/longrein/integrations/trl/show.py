@@ -29,7 +29,8 @@ class ConversationPrinter:
                 text.append(f"{message.get('role')}: ", style="dim")
                 text.append(f"{_said(message)}\n")
             title = f"group {group.group_id} · task {group.task.task_id} · advantage {sample.advantage:+.2f}"
-            self._console.print(Panel(text, title=title))
+            # As text: brackets in a task's name are no markup.
+            self._console.print(Panel(text, title=Text(title)))
 
 
 def _said(message: Message) -> str:
