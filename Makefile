@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN ?= examples/smollm2/run.toml
 ARGS ?=
+# Two files of tests beside each other; ARGS=-n0 takes one test after another.
+BESIDE := -n 2 --dist loadfile
 
 .PHONY: train test test-random test-agents test-mutants test-vllm lint types layers unit model clean
 
@@ -25,7 +27,7 @@ layers: $(VENV)/.ready
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.ready opencode
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(BESIDE) $(ARGS)
 
 # The property tests with other random examples at every run; no part of CI, which must say the same of the same commit.
 test-random: $(VENV)/.ready
@@ -40,7 +42,7 @@ test-vllm: $(VENV)/.ready vllm
 
 # Minutes of real agents' binaries in their sandboxes.
 test-agents: $(VENV)/.ready agents
-	$(BIN)/python -m pytest -m agents tests $(ARGS)
+	$(BIN)/python -m pytest $(BESIDE) -m agents tests $(ARGS)
 
 # constraints.txt holds every version, and torch's CPU build: pip refuses rather than fetch gigabytes of CUDA.
 $(VENV)/.ready: pyproject.toml constraints.txt

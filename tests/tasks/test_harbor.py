@@ -37,7 +37,7 @@ METADATA = st.dictionaries(
 TASKS = st.builds(
     Task,
     task_id=NAME,
-    prompt=TEXT.filter(str.strip),
+    prompt=TEXT.filter(lambda text: text.strip() and "\0" not in text),
     files=TREE,
     tests=TREE.map(lambda tree: {**tree, "test.sh": b"#!/bin/sh\n"}),
     oracle=st.lists(TEXT.filter(str.strip), max_size=3).map(tuple),
@@ -201,15 +201,16 @@ def test_a_missing_or_empty_folder_is_an_error(tmp_path: Path) -> None:
         ({"oracle": ("a\n# longrein: next command\nb",)}, "oracle command"),
         ({"metadata": {"key": None}}, "TOML has no form for"),
         ({"metadata": {1: "x"}}, "TOML keys are strings"),
-        ({"metadata": {"key": "\udc80"}}, "not Unicode"),
-        ({"prompt": "\udc80"}, "not Unicode"),
-        ({"agent_timeout_s": math.inf}, "time limits are"),
+        ({"metadata": {"key": "\udc80"}}, "surrogates not allowed"),
+        ({"prompt": "\udc80"}, "surrogates not allowed"),
+        ({"agent_timeout_s": math.inf}, "agent_timeout_s is inf"),
         *(
-            ({"files": {path: b""}}, "no plain paths")
-            for path in ("../x", "a/../../../x", "/x", "", ".", "./a//b", "a\0")
+            ({"files": {path: b""}}, "leaves its folder")
+            for path in ("../x", "a/../../../x", "/x", "", ".", "a\0")
         ),
-        ({"tests": {"test.sh": b"", "../../../x": b""}}, "no plain paths"),
-        ({"files": {"a": b"", "a/b": b""}}, "no plain paths"),
+        ({"files": {"./a//b": b""}}, "under other names"),
+        ({"tests": {"test.sh": b"", "../../../x": b""}}, "leaves its folder"),
+        ({"files": {"a": b"", "a/b": b""}}, "lies in 'a', which is a file"),
     ],
 )
 def test_what_the_format_cannot_say_is_refused(tmp_path: Path, change: dict[str, object], problem: str) -> None:
@@ -221,9 +222,11 @@ def test_what_the_format_cannot_say_is_refused(tmp_path: Path, change: dict[str,
 
 def test_an_export_writes_all_tasks_or_none_and_names_every_bad_one(tmp_path: Path) -> None:
     good = Task(task_id="good", prompt="p", tests={"test.sh": b""})
-    bad = msgspec.structs.replace(good, task_id="mbpp/3")
-    with pytest.raises(TaskError, match=r"(?s)'mbpp/3'.*prompt is empty.*'good' comes twice"):
-        export_tasks([good, bad, msgspec.structs.replace(good, task_id="mute", prompt=""), good], tmp_path / "out")
+    bad = [msgspec.structs.replace(good, task_id="mbpp/3"), msgspec.structs.replace(good, task_id="mute", prompt="")]
+    with pytest.raises(TaskError, match=r"(?s)2 problems .*'mbpp/3'.*prompt is empty"):
+        export_tasks([good, *bad], tmp_path / "out")
+    with pytest.raises(TaskError, match="several tasks have the task_id 'good'"):
+        export_tasks([good, good], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
     export_tasks([good, msgspec.structs.replace(good, task_id="other")], tmp_path / "out")
     assert [task.task_id for task in read_tasks(tmp_path / "out")] == ["good", "other"]
@@ -243,13 +246,3 @@ def test_links_to_tasks_of_one_name_are_refused(tmp_path: Path) -> None:
         (tmp_path / "tasks" / pool).symlink_to(tmp_path / pool / "same")
     with pytest.raises(TaskError, match="several tasks have the task_id 'same'"):
         read_tasks(tmp_path / "tasks")
-
-
-def test_an_export_names_every_task_that_it_cannot_write_and_writes_none(tmp_path: Path) -> None:
-    good = Task(task_id="good", prompt="p", tests={"test.sh": b""})
-    bad = [Task(task_id=name, prompt="p", tests={"test.sh": b""}) for name in ("a b", "../c")]
-    with pytest.raises(TaskError, match=r"(?s)2 problems .*'a b'.*'\.\./c'"):
-        export_tasks([good, *bad], tmp_path / "out")
-    with pytest.raises(TaskError, match="several tasks have the task_id 'good'"):
-        export_tasks([good, good], tmp_path / "out")
-    assert not (tmp_path / "out").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from longrein.engines.base import EngineInfo, EngineRequest, HeardEngine, OnToken
 from longrein.errors import EngineError, GatewayRequestError, GenerationAbortedError
@@ -116,10 +116,12 @@ class PausableEngine:
         elif self._frozen:
             self._frozen = False
             await self._carry_out()
-        running, later = set(self._running), asyncio.ensure_future(overtaken.wait())
+        running: set[asyncio.Task[Completion]] = set(self._running)
+        later: asyncio.Task[Any] = asyncio.ensure_future(overtaken.wait())
         try:
             while running and not overtaken.is_set():
-                await asyncio.wait({*running, later}, return_when=asyncio.FIRST_COMPLETED)
+                everything: list[asyncio.Future[Any]] = [*running, later]
+                await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
                 running = {task for task in running if not task.done()}
         finally:
             later.cancel()

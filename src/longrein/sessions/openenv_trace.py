@@ -187,7 +187,8 @@ def _mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _said(value: Any) -> Any:
     """The value; ``None`` for an empty one, too: so recorders write what is missing. Arrays cannot say if they are."""
-    return None if isinstance(value, str | list | tuple | dict) and not value else value
+    empty = isinstance(value, str | list | tuple | dict) and len(cast("Sequence[Any]", value)) == 0
+    return None if empty else cast(Any, value)
 
 
 def _choice(fields: Mapping[str, Any]) -> Mapping[str, Any]:

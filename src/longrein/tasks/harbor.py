@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -132,6 +132,9 @@ def _check_exportable(task: Task) -> None:
     problem = problem_of(task)
     if problem:
         raise TaskError(f"{where}: {problem}")
+    unlike = sorted(path for path in (*task.files, *task.tests) if path != str(PurePosixPath(path)))
+    if unlike:
+        raise TaskError(f"{where}: files {unlike} would be read back under other names. Spell them plainly.")
     lost = sorted(CONTAINER_FILES & task.files.keys())
     if lost:
         raise TaskError(f"{where}: files {lost} would be taken for the container's. Rename them.")

@@ -127,7 +127,8 @@ def _shaped(where: str, tests: object, more: object) -> tuple[str, list[tuple[An
             inputs, outputs = found["inputs"], found["outputs"]
             if not (isinstance(inputs, list) and isinstance(outputs, list)):
                 raise TypeError("'inputs' and 'outputs' are no lists")
-            return str(found.get("fn_name") or ""), list(zip(inputs, outputs, strict=True))
+            pairs = zip(cast("list[Any]", inputs), cast("list[Any]", outputs), strict=True)
+            return str(found.get("fn_name") or ""), list(pairs)
         listed = cast("Sequence[Mapping[str, Any]]", tests)
         kind = listed[0].get("testtype") or listed[0].get("type")
         own = listed[0].get("fn_name") or cast("Mapping[str, Any]", listed[0].get("metadata") or {}).get("func_name")

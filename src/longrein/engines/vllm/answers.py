@@ -97,6 +97,6 @@ def _error(body: bytes) -> dict[str, Any]:
         decoded = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:
         return {}
-    error = decoded.get("error") or {}
+    error: Any = decoded.get("error") or {}
     # Some routes say {"error": "text"}.
     return cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": error}

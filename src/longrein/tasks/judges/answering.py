@@ -34,14 +34,15 @@ def keep(value: Any) -> int:
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
     """What came of what was asked for, ``{"do", "of", "arguments", "named"}``, and what became of its arguments."""
-    arguments = [unpacked(argument, KEPT.__getitem__) for argument in asked["arguments"]]
+    sent: list[Any] = asked["arguments"]
+    arguments = [unpacked(argument, KEPT.__getitem__) for argument in sent]
     named = {name: unpacked(value, KEPT.__getitem__) for name, value in asked["named"].items()}
     try:
         said: dict[str, Any] = {"value": packed(done(asked["do"], KEPT[asked["of"]], arguments, named), keep)}
     except Exception as error:  # noqa: BLE001 - whatever the code under test raises is its answer
         said = {"raises": type(error).__name__}
     # A test may ask whether an argument was changed in place.
-    said["arguments"] = changed(enumerate(arguments), dict(enumerate(asked["arguments"])))
+    said["arguments"] = changed(enumerate(arguments), dict(enumerate(sent)))
     said["named"] = changed(named.items(), asked["named"])
     return said
 
