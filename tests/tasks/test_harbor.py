@@ -204,10 +204,7 @@ def test_a_missing_or_empty_folder_is_an_error(tmp_path: Path) -> None:
         ({"metadata": {"key": "\udc80"}}, "surrogates not allowed"),
         ({"prompt": "\udc80"}, "surrogates not allowed"),
         ({"agent_timeout_s": math.inf}, "agent_timeout_s is inf"),
-        *(
-            ({"files": {path: b""}}, "leaves its folder")
-            for path in ("../x", "a/../../../x", "/x", "", ".", "a\0")
-        ),
+        *(({"files": {path: b""}}, "leaves its folder") for path in ("../x", "a/../../../x", "/x", "", ".", "a\0")),
         ({"files": {"./a//b": b""}}, "under other names"),
         ({"tests": {"test.sh": b"", "../../../x": b""}}, "leaves its folder"),
         ({"files": {"a": b"", "a/b": b""}}, "lies in 'a', which is a file"),
