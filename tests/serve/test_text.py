@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from longrein.serve.text import TextRules, TextStream
@@ -20,6 +20,7 @@ STOPS = st.lists(st.text("abé", min_size=1, max_size=3), max_size=3)
     include_stop=st.booleans(),
     cuts=st.lists(st.integers(1, 4), max_size=40),
 )
+@example(text="cab", raw=[], stops=["ab"], include_stop=False, cuts=[1, 1, 1])
 def test_the_pieces_are_the_whole(
     text: str, raw: list[int], stops: list[str], include_stop: bool, cuts: list[int]
 ) -> None:
