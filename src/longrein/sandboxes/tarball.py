@@ -107,6 +107,13 @@ def most_bytes(limits: SandboxLimits) -> int:
     return limits.collect_bytes + limits.collect_entries * 2048 + (1 << 20)
 
 
+class _Folder:
+    """What is there so far: folders, and ``None`` for what is none."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Folder | None] = {}
+
+
 class _Unpacking:
     """Entries so far."""
 
@@ -116,8 +123,7 @@ class _Unpacking:
         self._symlinks: dict[str, str] = {}
         self._folders: list[str] = []
         self._special: list[str] = []
-        self._is_folder: dict[str, bool] = {}
-        """Of all that is there, and of the folders above it."""
+        self._root = _Folder()
         self._left_bytes = limits.collect_bytes
         self._left_entries = limits.collect_entries
 
@@ -165,13 +171,31 @@ class _Unpacking:
 
     def _fits(self, path: str, is_folder: bool) -> bool:
         """Nothing else is there, and what is above it are folders."""
-        if not all(self._is_folder.get(above, True) for above in _above(path)):
-            return False
-        return path not in self._is_folder or (is_folder and self._is_folder[path])
+        *above, name = PurePosixPath(path).parts
+        folder = self._root
+        for part in above:
+            if part not in folder.entries:
+                return True
+            found = folder.entries[part]
+            if found is None:
+                return False
+            folder = found
+        return name not in folder.entries or (is_folder and folder.entries[name] is not None)
 
     def _place(self, path: str, is_folder: bool = False) -> None:
-        self._is_folder.update(dict.fromkeys(_above(path), True))
-        self._is_folder[path] = is_folder
+        """Folders that the archive does not name count as entries, too: a path may lead through thousands."""
+        *above, name = PurePosixPath(path).parts
+        folder = self._root
+        for part in above:
+            found = folder.entries.get(part)
+            if found is None:
+                found = folder.entries[part] = _Folder()
+                self._left_entries -= 1
+            folder = found
+        if not is_folder:
+            folder.entries[name] = None
+        elif name not in folder.entries:
+            folder.entries[name] = _Folder()
 
     def _leave_out(self, path: str) -> None:
         self.left_out.append(path.encode(errors="replace").decode())
@@ -185,10 +209,6 @@ class _Unpacking:
             left_out=tuple(self.left_out[:_MOST_NAMED]),
             special=tuple(sorted(self._special)[:_MOST_NAMED]),
         )
-
-
-def _above(path: str) -> list[str]:
-    return [str(folder) for folder in PurePosixPath(path).parents][:-1]
 
 
 def _is_path(path: str) -> bool:
