@@ -51,7 +51,7 @@ async def after(backend: BubblewrapBackend, root: Path, rounds: int, at_once: in
             await asyncio.gather(*[one(backend, port) for _ in range(at_once)])
         # The last threads end, and the kernel gives ports and mounts back, a moment after the close.
         deadline_s = time.monotonic() + 20
-        while (left_behind(root) != NOTHING or traces(known) != before) and time.monotonic() < deadline_s:
+        while (left_behind(root) != NOTHING or traces(known) != before) and time.monotonic() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         assert left_behind(root) == NOTHING
         assert traces(known) == before
