@@ -25,7 +25,8 @@ from tests import tiny
 
 PYTHON = os.environ.get("LONGREIN_VLLM_PYTHON", str(Path(__file__).parents[3] / ".vllm" / "bin" / "python"))
 """Of the virtual environment that ``make test-vllm`` makes."""
-CONTEXT = 1024
+CONTEXT = 4096
+"""Room for completions that are still under way when an update comes, on a fast machine too."""
 START_TIMEOUT_S = 240.0
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -62,7 +63,7 @@ HIDDEN_DEFAULTS = {
 
 def save_model(folder: Path, **overrides: Any) -> Path:
     """vLLM's attention on a CPU has no kernel for heads as small as those of the other tests."""
-    tiny.save_model(folder, hidden_size=128, intermediate_size=256, **overrides)
+    tiny.save_model(folder, hidden_size=128, intermediate_size=256, max_position_embeddings=CONTEXT, **overrides)
     (folder / "generation_config.json").write_text(json.dumps(HIDDEN_DEFAULTS))
     return folder
 

@@ -87,9 +87,10 @@ async def test_what_cannot_be_sampled_is_refused_and_the_server_lives(engine: Vl
         await engine.generate(rig.request([5, 99999]))
     with pytest.raises(EngineRequestError, match="empty"):
         await engine.generate(rig.request([]))
-    with pytest.raises(EngineRequestError, match="400"):
+    with pytest.raises(EngineRequestError, match="out of range"):
         await engine.generate(rig.request([5], top_p=7.0))
-    last = await engine.generate(rig.request([5] * (rig.CONTEXT - 1), max_tokens=99))
+    # vLLM 0.32 on a CPU ends over a seeded request whose prompt it prefills in pieces (docs/doctor.md).
+    last = await engine.generate(rig.request([5] * (rig.CONTEXT - 1), max_tokens=99, seed=None))
     assert (last.token_ids.size, last.finish_reason) == (1, "length")
 
 
@@ -97,6 +98,8 @@ async def test_what_cannot_be_sampled_is_refused_and_the_server_lives(engine: Vl
 async def test_the_servers_own_refusals_are_read_right(engine: VllmEngine, route: Any) -> None:
     """The client checks before it asks; here it does not."""
     (member,) = engine._fleet.members
+    with pytest.raises(EngineRequestError, match="400"):
+        await route.ask(member.server, member.model, rig.request([5], top_p=7.0))
     with pytest.raises(ContextLengthError):
         await route.ask(member.server, member.model, rig.request([5] * (rig.CONTEXT + 7)))
     with pytest.raises(EngineRequestError, match="out of vocabulary"):
