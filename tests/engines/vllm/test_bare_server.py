@@ -22,8 +22,8 @@ async def test_a_server_started_without_the_flags_is_refused_by_name(tmp_path: P
     with rig.started(tmp_path, model, rig.BARE, {}) as (url, _):
         with pytest.raises(EngineError, match="--logprobs-mode processed_logprobs"):
             await rig.spec(url, model=model).connect()
-        with pytest.raises(EngineError, match="--max-model-len 2048"):
-            await VllmEngineSpec(urls=(url,), model=str(model), context_length=2048).connect()
+        with pytest.raises(EngineError, match=f"--max-model-len {2 * rig.CONTEXT}"):
+            await VllmEngineSpec(urls=(url,), model=str(model), context_length=2 * rig.CONTEXT).connect()
         with (
             ServerControl(url, ControlTimeouts()) as server,
             pytest.raises(EngineError, match="VLLM_SERVER_DEV_MODE=1"),

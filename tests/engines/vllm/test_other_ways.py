@@ -107,7 +107,7 @@ async def test_adapters_alone_are_sent_beside_a_base(served: Any, tmp_path: Path
             assert sorted(load_file(next((tmp_path / "weights" / f"a{version}").glob("*.safetensors"))))
         # What is in flight goes on with the adapter of the next version, and its file is not gone under it.
         engine = await rig.spec(served.url, model=served.model).connect()
-        (asked,) = await rig.under_way(served.url, [engine.generate(rig.request(PROMPT, max_tokens=3600))])
+        (asked,) = await rig.under_way(served.url, [engine.generate(rig.long_request(PROMPT))])
         before, version = version, next(VERSIONS)
         with torch.no_grad():
             for name, parameter in model.named_parameters():

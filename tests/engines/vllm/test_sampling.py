@@ -123,7 +123,7 @@ async def test_cancelling_frees_the_server(engine: VllmEngine, served: Any) -> N
     asked = await rig.under_way(
         served.url, [engine.generate(rig.request(PROMPT, name=f"c{n}", max_tokens=900)) for n in range(16)], tokens=5
     )
-    assert running(served.url) == 16
+    await until_running(served.url, 16)
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)

@@ -74,9 +74,7 @@ async def test_weights_that_were_sent_are_sampled_with_also_by_what_is_in_flight
     engine: VllmEngine = await rig.spec(served.url, model=served.model).connect()
     before = next(VERSIONS)
     await asyncio.to_thread(weights.update, named_weights(model), before)
-    asked = await rig.under_way(
-        served.url, [engine.generate(rig.request(PROMPT, name=f"t{n}", max_tokens=3600)) for n in range(3)]
-    )
+    asked = await rig.under_way(served.url, [engine.generate(rig.long_request(PROMPT, name=f"t{n}")) for n in range(3)])
     after = next(VERSIONS)
     rig.shake(model, after)
     await asyncio.to_thread(weights.update, named_weights(model), after)

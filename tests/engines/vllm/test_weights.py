@@ -77,7 +77,7 @@ async def test_what_is_in_flight_goes_on_with_the_new_weights(
     before = trained.step()
     asked = await rig.under_way(
         served.url,
-        [engine.generate(rig.request(PROMPT, name=f"k{n}", seed=n, max_tokens=3600)) for n in range(4)],
+        [engine.generate(rig.long_request(PROMPT, name=f"k{n}")) for n in range(4)],
     )
     after = await asyncio.to_thread(trained.step)
     completions = await asyncio.gather(*asked)
@@ -93,7 +93,7 @@ async def test_waiting_lets_what_is_in_flight_end_with_the_old_weights(
 ) -> None:
     trained = Trained(served, tmp_path, pause="wait")
     before = trained.step()
-    (asked,) = await rig.under_way(served.url, [engine.generate(rig.request(PROMPT, max_tokens=3600))])
+    (asked,) = await rig.under_way(served.url, [engine.generate(rig.long_request(PROMPT))])
     await asyncio.to_thread(trained.step)
     done = await asked
     assert (done.min_policy_version, done.max_policy_version) == (before, before)
