@@ -121,13 +121,18 @@ async def test_the_completions_route_gives_the_same(engine: VllmEngine) -> None:
 
 async def test_cancelling_frees_the_server(engine: VllmEngine, served: Any) -> None:
     asked = await rig.under_way(
-        served.url, [engine.generate(rig.request(PROMPT, name=f"c{n}", max_tokens=900)) for n in range(16)], tokens=5
+        served.url, [engine.generate(rig.long_request(PROMPT, name=f"c{n}")) for n in range(16)], tokens=5
     )
-    await until_running(served.url, 16)
+    # None has ended; how many of them a busy server has let in is its own affair.
+    assert at_the_server(served.url) > 0
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
-    await until_running(served.url, 0)
+    for _ in range(600):
+        if not at_the_server(served.url):
+            break
+        await asyncio.sleep(0.05)
+    assert at_the_server(served.url) == 0
 
 
 async def test_a_conversation_goes_on_elsewhere_when_its_server_is_out(served: Any) -> None:
@@ -159,13 +164,6 @@ async def dead_members(engine: VllmEngine, model: Path) -> list[Any]:
     ]
 
 
-async def until_running(url: str, wanted: int) -> None:
-    for _ in range(100):
-        if running(url) == wanted:
-            return
-        await asyncio.sleep(0.05)
-    pytest.fail(f"{running(url)} requests run on the server, not {wanted}")
-
-
-def running(url: str) -> int:
-    return rig.metric(url, "vllm:num_requests_running")
+def at_the_server(url: str) -> int:
+    """Requests that run there, or wait."""
+    return rig.metric(url, "vllm:num_requests_running") + rig.metric(url, "vllm:num_requests_waiting")
