@@ -8,6 +8,7 @@ RUN ?= examples/smollm2/run.toml
 ARGS ?=
 # Two files of tests beside each other; ARGS=-n0 takes one test after another.
 BESIDE := -n 2 --dist loadfile
+OF_UNIT := not agents and not mutant and not trl and not harbor and not vllm and not openenv
 
 .PHONY: train test test-random test-agents test-mutants test-vllm lint types layers unit model clean
 
@@ -27,7 +28,8 @@ layers: $(VENV)/.ready
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.ready opencode
-	$(BIN)/python -m pytest $(BESIDE) $(ARGS)
+	$(BIN)/python -m pytest $(BESIDE) -m 'not alone and $(OF_UNIT)' $(ARGS)
+	$(BIN)/python -m pytest -m 'alone and $(OF_UNIT)' $(ARGS)
 
 # The property tests with other random examples at every run; no part of CI, which must say the same of the same commit.
 test-random: $(VENV)/.ready

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 SCRIPT = """
 import hashlib
 from longrein.cli.interrupt import bounded_interrupt
@@ -16,6 +18,7 @@ with bounded_interrupt():
 """
 
 
+@pytest.mark.alone
 def test_a_long_native_call_does_not_hold_the_process() -> None:
     process = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:

@@ -161,6 +161,7 @@ def test_mistakes_are_one_message_before_anything_starts(tmp_path: Path, argumen
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("moment", ["at once", "engine", "training"])
 def test_ctrl_c_at_any_moment_leaves_nothing_running(tmp_path: Path, moment: str) -> None:
     """Exit within 5 s, nothing left running, run directory readable."""

@@ -52,6 +52,7 @@ def test_a_waiting_trainer_is_never_starved(groups_per_step: int, max_staleness:
     assert rule.admits(under_way=0, taken_this_version=dropped, trainer_waits=True)
 
 
+@pytest.mark.alone
 def test_groups_travel_whole_and_an_empty_queue_says_so() -> None:
     context = multiprocessing.get_context("spawn")
     reading, writing = context.Pipe(duplex=False)

@@ -39,6 +39,7 @@ async def test_a_failing_reward_function_loses_no_rollout(tmp_path: Path) -> Non
     assert on_disk(tmp_path) == {"g0": ()}
 
 
+@pytest.mark.alone
 async def test_a_slow_judge_neither_stops_the_loop_nor_loses_what_waits_for_it(tmp_path: Path) -> None:
     release = threading.Event()
 

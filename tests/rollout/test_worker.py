@@ -237,6 +237,7 @@ def test_a_sandbox_that_cannot_start_is_retried_then_counted_then_stops_the_run(
         worker.stop()
 
 
+@pytest.mark.alone
 def test_stop_is_fast_with_a_full_queue_and_leaves_nothing(model: Path, tmp_path: Path) -> None:
     worker = make_worker(model, tmp_path, [task("good"), task("hang")], groups_per_step=2, max_staleness=1)
     others = psutil.Process().children(recursive=True)
@@ -268,6 +269,7 @@ def test_a_killed_worker_is_noticed(model: Path, tmp_path: Path) -> None:
         worker.stop()
 
 
+@pytest.mark.alone
 def test_a_worker_killed_while_it_writes_does_not_hang_the_trainer(model: Path, tmp_path: Path) -> None:
     """Five megabytes do not fit a pipe: the group is half written when its writer dies."""
     big = msgspec.structs.replace(task("good"), metadata={"big": "x" * 5_000_000})
@@ -332,6 +334,7 @@ def test_what_ends_a_worker_is_told(
     assert bool(list(read_groups(tmp_path))) == written
 
 
+@pytest.mark.alone
 def test_a_judge_that_hangs_holds_up_neither_the_stop_nor_the_disk(model: Path, tmp_path: Path) -> None:
     began = tmp_path / "began"
     judged = msgspec.structs.replace(task("good"), metadata={"began": str(began)})

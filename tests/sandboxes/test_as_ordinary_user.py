@@ -32,6 +32,7 @@ def readable_again() -> list[str]:
 
 
 @pytest.mark.root
+@pytest.mark.alone
 def test_everything_again_as_an_ordinary_user() -> None:
     if os.getuid() != 0:
         pytest.skip("not root: all tests here already run as an ordinary user")

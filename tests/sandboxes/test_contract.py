@@ -108,6 +108,7 @@ async def test_symlinks_are_never_followed_from_outside(backend: SandboxBackend,
     await sandbox.close()
 
 
+@pytest.mark.alone
 async def test_a_timeout_kills_a_daemon_that_ignores_everything(backend: SandboxBackend, root: Path) -> None:
     sandbox = await backend.create(SandboxSpec(readonly_mounts=PYTHON_MOUNTS))
     started_s = time.monotonic()

@@ -62,6 +62,7 @@ async def test_endless_output_is_read_and_only_its_end_kept(bubblewrap: Bubblewr
     await sandbox.close()
 
 
+@pytest.mark.alone
 async def test_starting_and_closing_is_quick(bubblewrap: BubblewrapBackend) -> None:
     """Generous bounds for a busy machine; the budget is 50 ms and 200 ms."""
     sandbox = await bubblewrap.create(SandboxSpec())
@@ -101,6 +102,7 @@ FILLERS = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("filler", FILLERS.values(), ids=FILLERS.keys())
 async def test_whoever_fills_the_disk_is_killed(bubblewrap: BubblewrapBackend, filler: str) -> None:
     limits = SandboxLimits(disk_bytes=30 << 20)

@@ -215,6 +215,7 @@ GIBBERISH = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("says", GIBBERISH.values(), ids=GIBBERISH.keys())
 async def test_a_bwrap_that_reports_gibberish_fails_at_once(root: Path, tmp_path: Path, says: str) -> None:
     bwrap = tmp_path / "bwrap"

@@ -113,6 +113,7 @@ async def test_files_of_the_launch_are_in_home(backend: SandboxBackend, endpoint
     await one.close()
 
 
+@pytest.mark.alone
 async def test_a_hanging_agent_is_killed_and_still_scored(
     backend: SandboxBackend, endpoint: Endpoint, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def test_own_time_and_more_cores_than_threads_cost_none() -> None:
     assert count.after(_times(1.0, 13.0, 2.0, cores=16)) == 2
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/stat")
 def test_the_kernel_tells_of_a_busy_process_and_of_ourselves() -> None:
     before = read_core_times()

@@ -42,7 +42,7 @@ def control(server: StandIn) -> Iterator[ServerControl]:
     ("lacks", "says"),
     [
         ({"processed_logprobs": False}, "--logprobs-mode processed_logprobs"),
-        ({"context_length": 100}, "--max-model-len 1024"),
+        ({"context_length": 100}, f"--max-model-len {rig.CONTEXT}"),
         ({"other_tokenizer": True}, "--model"),
         ({"scale_out": False, "completions": False}, "--enable-scale-out"),
     ],

@@ -112,6 +112,7 @@ def test_secrets_on_its_command_line_and_in_its_log_are_not_told(tmp_path: Path)
     assert "hf_third" not in said
 
 
+@pytest.mark.alone
 def test_a_server_that_does_not_come_up_is_told_at_once(tmp_path: Path) -> None:
     """The other one, which takes its time, is not waited for."""
     urls = tuple(f"http://127.0.0.1:{rig.free_port()}" for _ in range(2))

@@ -113,6 +113,7 @@ async def test_weights_put_back_are_those_of_their_version(server: StandIn, tmp_
     await asyncio.to_thread(receiver.close)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "head", [b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b""]
 )
@@ -157,6 +158,7 @@ async def test_the_watch_brings_back_a_server_that_was_left_in_the_middle(server
     await asyncio.to_thread(made.close)
 
 
+@pytest.mark.alone
 async def test_weights_that_were_sent_once_are_not_waited_for_again(server: StandIn) -> None:
     """By NCCL they are gone. A server that was started again must not hold up the next update."""
     made = updates(server.url)

@@ -26,6 +26,7 @@ async def test_what_a_command_leaves_running_is_there_for_the_next() -> None:
         assert (await environment.exec(f'python3 -c "{asked}"')).stdout == "200\n"
 
 
+@pytest.mark.alone
 async def test_commands_run_at_once_and_past_its_time_one_is_killed_with_its_children() -> None:
     async with stand_in() as environment:
         slow = "(trap '' TERM; while :; do date +%s%N > beat; sleep 0.1; done) & wait"
