@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN ?= examples/smollm2/run.toml
 ARGS ?=
-# Two files of tests beside each other; ARGS=-n0 takes one test after another.
+# Two files of tests beside each other, but for those that look at all of the machine's sandboxes; ARGS=-n0 takes one test after another.
 BESIDE := -n 2 --dist loadfile
 OF_UNIT := not agents and not mutant and not trl and not harbor and not vllm and not openenv
 
@@ -28,8 +28,9 @@ layers: $(VENV)/.ready
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.ready opencode
-	$(BIN)/python -m pytest $(BESIDE) -m 'not alone and $(OF_UNIT)' $(ARGS)
-	$(BIN)/python -m pytest -m 'alone and $(OF_UNIT)' $(ARGS)
+	$(BIN)/python -m pytest $(BESIDE) --ignore=tests/sandboxes -m 'not alone and $(OF_UNIT)' $(ARGS)
+	$(BIN)/python -m pytest --ignore=tests/sandboxes -m 'alone and $(OF_UNIT)' $(ARGS)
+	$(BIN)/python -m pytest tests/sandboxes $(ARGS)
 
 # The property tests with other random examples at every run; no part of CI, which must say the same of the same commit.
 test-random: $(VENV)/.ready
