@@ -53,9 +53,9 @@ class BoundedConnection(HttpToolsProtocol):
         """No request is under way."""
         return not self._in_head and self._unanswered == 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  - uvicorn names a narrower one
         """See :class:`asyncio.Protocol`."""
-        super().connection_made(HeadedTransport(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(HeadedTransport(transport, self.loop))  # type: ignore[arg-type]  - it has what of it is used
         self._resets = Resets()
         self._used_at_s = time.monotonic()
         self._start_head_timer()

@@ -22,6 +22,9 @@ _WHOLE = ("0", "1")
 """What tar exits with where all is in the archive; 1: something changed while it was read."""
 THE_REST = "(the rest)"
 
+_BROKEN = (tarfile.TarError, EOFError, OSError, ArithmeticError, LookupError, ValueError, MemoryError, RecursionError)
+"""What the library raises over a broken archive."""
+
 
 def pack(tree: WorkTree) -> bytes:
     """The tree as ``.tar``, with folders, modes and symlinks."""
@@ -91,13 +94,13 @@ def unpack(data: bytes, limits: SandboxLimits) -> WorkTree:
     unpacking = _Unpacking(limits)
     try:
         archive = tarfile.open(fileobj=io.BytesIO(data), mode="r:", errorlevel=0)  # noqa: SIM115 - of memory
-    except Exception as error:  # a broken archive breaks the library in many ways
+    except _BROKEN as error:
         raise SandboxError(f"what the sandbox sent is no tar archive: {error}") from error
     try:
         for entry in archive:
             if not unpacking.take(archive, entry):
                 break
-    except Exception:  # noqa: BLE001 - KeyError, ValueError, RecursionError, ...
+    except _BROKEN:
         unpacking.left_out.append(THE_REST)
     return unpacking.tree()
 
