@@ -33,7 +33,11 @@ def run(arguments: list[str]) -> int:
         sys.stderr.write("exec: not found\n")
         return 127
     # The command itself does not matter to those who use this.
-    container = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
+    # An engine's container holds nothing of its client open.
+    nothing = subprocess.DEVNULL
+    container = subprocess.Popen(
+        ["sleep", "600"], start_new_session=True, stdin=nothing, stdout=nothing, stderr=nothing
+    )
     keep(found["--name"], found["--label"], container.pid)
     return 0 if "--detach" in found else 128 - min(0, container.wait()) % 128
 
