@@ -126,5 +126,6 @@ def test_traces_on_disk_have_one_row_a_conversation_and_rising_versions(
     assert len(groups) >= STEPS
     assert all(len(list(r.trace.paths())) == 1 for g in groups for r in g.rollouts)
     versions = {call.completion.max_policy_version for g in groups for r in g.rollouts for call in r.trace.calls}
-    assert versions >= {0, 1, 2}
+    # Which of the two a step was made of depends on who was faster.
+    assert all(versions & {step - 2, step - 1} for step in range(1, STEPS + 1))
     assert all(r.metrics["delivered_token_fraction"] == 1.0 for g in groups for r in g.rollouts)

@@ -111,6 +111,7 @@ class BubblewrapSandbox(FolderSandbox[BwrapProcess]):
         require_words(argv, env)
         command = BwrapCommand(
             bwrap=self._bwrap,
+            called=str(self._layout.session / "bwrap"),
             options=bwrap_options(self._view, env or {}),
             prefix=self._view.identity.prefix,
             argv=argv,

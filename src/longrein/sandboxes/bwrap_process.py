@@ -1,11 +1,14 @@
 """One command in its own bubblewrap: started, bounded, connected, and ended for certain.
 
-The order of a start, so that at no moment our death leaves something running:
+The order of a start, so that at no moment our death leaves a command running:
 
 1. bwrap makes the namespaces, tells the pid of the sandbox's init, and waits (``--block-fd``).
 2. Limits and the network are put on that init; bwrap goes on.
 3. Inside, a line of shell says that it is there. Only now is everything bound to die with its parent.
 4. It runs the command when told so, and ends when nobody is left to tell it.
+
+One gap is bwrap's own: killed between the two halves of step 1, it leaves that init waiting for it, for ever, with
+nothing in it yet. It still has the name that bwrap was called by, and the next start kills it by that.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ class BwrapCommand(msgspec.Struct, frozen=True, kw_only=True):
     """What to run, and within which bounds."""
 
     bwrap: str
+    called: str
+    """What ``bwrap`` calls itself in the list of processes: a path in the session's folder, by which it is found."""
     options: list[str]
     prefix: tuple[str, ...]
     """What the sandbox starts with, before the command: the change of user."""
@@ -79,7 +84,8 @@ class BwrapProcess:
     def _popen(self) -> subprocess.Popen[bytes]:
         command, channels = self._command, self._channels
         return subprocess.Popen(
-            [command.bwrap, *channels.options, "--", *command.prefix, *channels.prelude, *command.argv],
+            [command.called, *channels.options, "--", *command.prefix, *channels.prelude, *command.argv],
+            executable=command.bwrap,
             pass_fds=channels.inherited,
             stdin=channels.talk_end.fileno(),
             stdout=subprocess.PIPE,

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -93,14 +94,16 @@ def command_name(pid: int) -> str:
 
 def processes_of(name: str) -> set[int]:
     """Processes of the sandbox ``name``, by what they cannot shed: its folder among their mounts; or, where there
-    are no mounts of their own, by the marker they were started with."""
+    are no mounts of their own, by the marker or the program's name that they were started with."""
     needle = name.encode()
-    found: set[int] = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        pid = int(folder.name)
-        if pid != os.getpid() and any(needle in _read(folder / what) for what in ("mountinfo", "environ")):
-            found.add(pid)
-    return found
+    pids = {int(folder.name) for folder in Path("/proc").glob("[0-9]*")} - {os.getpid()}
+    return {pid for pid in pids if any(needle in words for words in _marks(Path(f"/proc/{pid}")))}
+
+
+def _marks(process: Path) -> Iterator[bytes]:
+    yield _read(process / "mountinfo")
+    yield _read(process / "environ")
+    yield _read(process / "cmdline").partition(b"\0")[0]
 
 
 def _read(path: Path) -> bytes:

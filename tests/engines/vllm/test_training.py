@@ -88,6 +88,7 @@ def test_the_loop_trains_on_what_was_sampled_and_survives_kill_9_of_the_server(s
         for rollout in group.rollouts
         for call in rollout.trace.calls
     }
-    assert versions >= set(range(STEPS - 1))
+    # Which of the two a step was made of depends on who was faster. From the kill on, either had to be given back.
+    assert all(versions & {step - 2, step - 1} for step in range(1, STEPS + 1))
     assert not (tmp_path / "checkpoints" / "engine-weights").exists()
     assert [thread.name for thread in threading.enumerate() if thread.name == "longrein-vllm-weights"] == []
