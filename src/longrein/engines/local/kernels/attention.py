@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, types
 from numba.np.numpy_support import carray
 
 from longrein.engines.local.kernels.lanes import LOOP, as_in, exp, pointer, wide
+from longrein.engines.local.kernels.sixteen import ELEMENTS, TOKENS, dots, fetch, lane, mix
 
 BLOCK = np.dtype(
     [
@@ -36,8 +37,27 @@ BLOCK = np.dtype(
 """What the loops are given: query heads to a key head (``group``), elements of a head (``size``), tokens that a row has
 room for (``capacity``); then addresses, and of two arrays the elements from one row to the next (``step``)."""
 
-SCRATCH_HEADS = 2
-"""Heads beyond a row's capacity that a thread needs of float32 scratch."""
+AHEAD_BYTES = 4096
+"""How far ahead keys and values are asked for, since what the processor guesses comes too late. 2 to 8 KB are alike."""
+
+
+class _Scratch(NamedTuple):
+    """float32 arrays of one thread: of the query heads that share a key head, but for the last."""
+
+    queries: Any
+    """(group, size); what is mixed takes their place."""
+    lanes: Any
+    """The same in lanes."""
+    scores: Any
+    """(group, capacity)."""
+    rest: Any
+    """(16)."""
+
+
+def scratch_floats(group: int, size: int, capacity: int) -> int:
+    """float32 numbers of scratch that each thread needs."""
+    return group * (2 * size + capacity) + TOKENS
+
 
 omp_get_thread_num = types.ExternalFunction("omp_get_thread_num", types.int32())
 
@@ -112,10 +132,58 @@ def _mix(weights: Any, values: Any, length: int, mixed: Any) -> None:
 
 
 @njit(**LOOP)
-def _head(query: Any, keys: Any, values: Any, length: int, scale: Any, scores: Any, mixed: Any) -> None:
-    _scores(query, keys, length, scale, scores)
-    _softmax(scores, length)
-    _mix(scores, values, length, mixed)
+def _fetch_ahead(address: int, size_bytes: int) -> None:
+    """Ask for as many bytes as are read now, from further on."""
+    for at in range(0, size_bytes, 64):
+        fetch(address + AHEAD_BYTES + at)
+
+
+@njit(**LOOP)
+def _score_group(like: Any, scratch: Any, keys: Any, length: int, scale: Any) -> None:
+    """Sixteen keys at a time for all queries, so that they come from memory once."""
+    queries, lanes, scores, _ = scratch
+    size, key_bytes = keys.shape[1], keys.shape[1] * like.itemsize
+    if size % ELEMENTS or length < TOKENS:
+        for member in range(queries.shape[0]):
+            _scores(queries[member], keys, length, scale, scores[member])
+        return
+    for member in range(queries.shape[0]):
+        for i in range(size):
+            lanes[member, lane(like, i)] = queries[member, i]
+    for block in range(0, length, TOKENS):
+        # The last ones again, rather than some that are not there.
+        at = min(block, length - TOKENS)
+        _fetch_ahead(keys.ctypes.data + at * key_bytes, TOKENS * key_bytes)
+        for member in range(queries.shape[0]):
+            query, to = lanes.ctypes.data + member * size * 4, scores.ctypes.data + (member * scores.shape[1] + at) * 4
+            dots(like, query, keys.ctypes.data + at * key_bytes, size, scale, to)
+
+
+@njit(**LOOP)
+def _mix_group(like: Any, scratch: Any, values: Any, length: int) -> None:
+    """The same for values."""
+    mixed, lanes, scores, rest = scratch
+    size, value_bytes = values.shape[1], values.shape[1] * like.itemsize
+    if size % ELEMENTS or length < TOKENS:
+        for member in range(mixed.shape[0]):
+            _mix(scores[member], values, length, mixed[member])
+        return
+    lanes[:] = np.float32(0)
+    for at in range(0, length - TOKENS + 1, TOKENS):
+        _fetch_ahead(values.ctypes.data + at * value_bytes, TOKENS * value_bytes)
+        for member in range(mixed.shape[0]):
+            weights = scores.ctypes.data + (member * scores.shape[1] + at) * 4
+            mix(like, weights, values.ctypes.data + at * value_bytes, size, lanes.ctypes.data + member * size * 4)
+    left = length % TOKENS
+    for member in range(mixed.shape[0]):
+        # The last sixteen, those again that are mixed already as nothing.
+        rest[:] = np.float32(0)
+        for at in range(length - left, length):
+            rest[at - (length - TOKENS)] = scores[member, at]
+        last = values.ctypes.data + (length - TOKENS) * value_bytes
+        mix(like, rest.ctypes.data, last, size, lanes.ctypes.data + member * size * 4)
+        for i in range(size):
+            mixed[member, i] = lanes[member, lane(like, i)]
 
 
 @njit(**LOOP)
@@ -130,28 +198,46 @@ def _attend(block: Any, like: Any) -> None:
     kept_values = carray(pointer(block.kept_values), (rows, heads, block.capacity, size), like.dtype)
     seen = carray(pointer(block.seen), (rows, heads * group, size), like.dtype)
     positions = carray(pointer(block.positions), (rows,), np.int64)
-    needed = block.capacity + SCRATCH_HEADS * size
     thread = omp_get_thread_num()
-    scratch = carray(pointer(block.scratch), (block.threads, needed), np.float32)[thread]
-    query, mixed, scores = scratch[:size], scratch[size : 2 * size], scratch[2 * size :]
+    scratch = _scratch_of(block, thread)
+    queries = scratch.queries
     scale = np.float32(block.scale)
     for item in range(thread, rows * heads, block.threads):
         row, head = item // heads, item % heads
         position: Any = positions[row]
         keys, values = kept_keys[row, head], kept_values[row, head]
         first = (heads * group + head) * size
-        _turn(turning[row, first : first + size], cosines[row], sines[row], query)
+        _turn(turning[row, first : first + size], cosines[row], sines[row], queries[0])
         for i in range(size):
-            keys[position, i] = as_in(keys, query[i])
+            keys[position, i] = as_in(keys, queries[0, i])
             values[position, i] = new_values[row, head * size + i]
-        for member in range(head * group, (head + 1) * group):
-            _turn(turning[row, member * size : (member + 1) * size], cosines[row], sines[row], query)
+        for member in range(group):
+            first = (head * group + member) * size
+            _turn(turning[row, first : first + size], cosines[row], sines[row], queries[member])
             for i in range(size):
                 # Queries are rounded as keys are.
-                query[i] = wide(as_in(keys, query[i]))
-            _head(query, keys, values, position + 1, scale, scores, mixed)
+                queries[member, i] = wide(as_in(keys, queries[member, i]))
+        _score_group(like, scratch, keys, position + 1, scale)
+        for member in range(group):
+            _softmax(scratch.scores[member], position + 1)
+        _mix_group(like, scratch, values, position + 1)
+        for member in range(group):
             for i in range(size):
-                seen[row, member, i] = as_in(keys, mixed[i])
+                seen[row, head * group + member, i] = as_in(keys, queries[member, i])
+
+
+@njit(**LOOP)
+def _scratch_of(block: Any, thread: int) -> Any:
+    group, size, capacity = block.group, block.size, block.capacity
+    floats = group * (2 * size + capacity) + TOKENS
+    own = carray(pointer(block.scratch), (block.threads, floats), np.float32)[thread]
+    heads = group * size
+    return _Scratch(
+        own[:heads].reshape((group, size)),
+        own[heads : 2 * heads].reshape((group, size)),
+        own[2 * heads : 2 * heads + group * capacity].reshape((group, capacity)),
+        own[2 * heads + group * capacity :],
+    )
 
 
 def attend_bfloat16(address: Any) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from longrein.engines.local.attend import Attend, Heads, SharedDecodeAttend, Turns
 from longrein.engines.local.forward import DecodeRows
-from longrein.engines.local.kernels.attention import BLOCK, SCRATCH_HEADS
+from longrein.engines.local.kernels.attention import BLOCK, scratch_floats
 from longrein.engines.local.kernels.compiled import attend_loop, norm_loop
 from longrein.engines.local.kernels.team import Team, the_team
 from longrein.engines.local.parts import Norm, TorchNorm
@@ -52,8 +52,7 @@ class CompiledDecodeAttend:
         self._loop = attend_loop(keys.dtype)
         self._team = team
         self._threads = self._team.size(self._count * keys.shape[1])
-        needed = rows.slab.capacity + SCRATCH_HEADS * keys.shape[3]
-        self._scratch = np.empty((self._threads, needed), np.float32)
+        self._scratch = np.empty(0, np.float32)
         self._block = np.zeros((), BLOCK)
 
     def run(self, layer: int, heads: Heads) -> torch.Tensor:
@@ -62,11 +61,15 @@ class CompiledDecodeAttend:
         turning, new_values = heads.turning[self._part], heads.values[self._part]
         size = turning.shape[2]
         queries = turning.shape[1] - new_values.shape[1]
+        group = queries // keys.shape[1]
+        needed = self._threads * scratch_floats(group, size, self._slab.capacity)
+        if self._scratch.size < needed:
+            self._scratch = np.empty(needed, np.float32)
         seen = torch.empty(self._count, queries * size, dtype=keys.dtype)
         self._block[()] = (
             self._count,
             keys.shape[1],
-            queries // keys.shape[1],
+            group,
             size,
             self._slab.capacity,
             heads.scale,
