@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from longrein.engines.local.kv import capacity_for
+from longrein.engines.local.kv import KvLayout, KvMemory, LayerShape, Slabs, capacity_for
 from longrein.engines.local.model import LocalModel
 from tests.engines.local.reference import Driver, completion, forward_logprobs, random_ids, request
 
@@ -54,3 +55,17 @@ def test_rows_of_many_lengths_leave_little_room_unused(llama: LocalModel) -> Non
         driver.scheduler.step()
         most = max(most, driver.scheduler.kv_tokens)
     assert most <= 9 * 1024
+
+
+def test_rows_that_are_expected_find_room_in_one_piece() -> None:
+    shape = LayerShape(key_heads=1, key_size=2, value_heads=1, value_size=2)
+    memory = KvMemory(KvLayout(layers=(shape,), dtype=torch.float32), 8 * 256)
+    slabs = Slabs(memory)
+    slabs.expect([200, 100, 256, 3, 17])
+    places = [slabs.take(10)]
+    keys = places[0].slab.keys[0]
+    places += [slabs.take(200) for _ in range(4)]
+    assert all(place.slab.keys[0] is keys for place in places), "copied for each row"
+    assert memory.tokens == 5 * 256
+    slabs.expect([1] * 20)
+    assert memory.tokens == 8 * 256, "no more than there may be"

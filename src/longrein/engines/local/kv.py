@@ -6,6 +6,7 @@ A row's keys beyond its length are hidden by the attention mask. They must be fi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -136,14 +137,14 @@ class KvMemory:
         self._slabs.append(slab)
         return slab
 
-    def widen(self, slab: Slab) -> None:
-        """Make room for one more row, and for some more where that keeps within the bound."""
+    def widen(self, slab: Slab, coming: int) -> None:
+        """Make room for one more row; within the bound for all that are ``coming``, and some more."""
         self.drop_unused()
         # Memory without rows is kept until now, so that requests that come one by one need not fault it in again.
-        if self._spare_rows(slab) < 1:
+        if self._spare_rows(slab) < coming:
             self._trim(self._slabs)
         rows = len(slab.places)
-        more = min(self._spare_rows(slab), int(rows * _GROWTH) - rows)
+        more = min(self._spare_rows(slab), max(coming, int(rows * _GROWTH) - rows))
         slab.resize(rows + max(1, more))
 
     def drop_unused(self) -> None:
@@ -167,14 +168,19 @@ class Slabs:
         self._memory = memory
         self._slabs: dict[int, Slab] = {}
 
+    def expect(self, lengths: Iterable[int]) -> None:
+        """Rows for so many tokens are about to be taken: each slab makes room for its own at once, which copies it
+        once and not once a row."""
+        for capacity, coming in Counter(map(capacity_for, lengths)).items():
+            slab = self._slab(capacity)
+            if slab.room - len(slab.places) < coming:
+                self._memory.widen(slab, coming)
+
     def take(self, length: int) -> Place:
         """A row for so many tokens."""
-        capacity = capacity_for(length)
-        if capacity not in self._slabs:
-            self._slabs[capacity] = self._memory.slab(capacity)
-        slab = self._slabs[capacity]
+        slab = self._slab(capacity_for(length))
         if slab.full:
-            self._memory.widen(slab)
+            self._memory.widen(slab, 1)
         return slab.add()
 
     def grow(self, place: Place, length: int) -> None:
@@ -187,6 +193,11 @@ class Slabs:
         place.slab.remove(place)
         place.slab, place.index = wider.slab, wider.index
         wider.slab.places[wider.index] = place
+
+    def _slab(self, capacity: int) -> Slab:
+        if capacity not in self._slabs:
+            self._slabs[capacity] = self._memory.slab(capacity)
+        return self._slabs[capacity]
 
 
 def capacity_for(length: int) -> int:

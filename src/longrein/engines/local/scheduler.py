@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from itertools import islice
 
 import numpy as np
 import torch
@@ -223,6 +224,8 @@ class Scheduler:
             return False
         try:
             with shortage():
+                likely = islice(self._waiting, MOST_PREFILLING - len(self._prefill.rows))
+                self._prefill.slabs.expect(one.prompt_ids.size for one in likely)
                 place = self._prefill.slabs.take(job.prompt_ids.size)
         except ShortageError:
             if not self.begun:
@@ -245,7 +248,9 @@ class Scheduler:
 
     def _join(self) -> None:
         """Rows whose prompt has its KV decode from now on, in slabs with their like."""
-        for row in self._prefill.complete:
+        complete = self._prefill.complete
+        self._slabs.expect(row.size for row in complete)
+        for row in complete:
             staged, place = row.place, self._slabs.take(row.size)
             copy_row(staged, place)
             place.clear_rest()
@@ -255,6 +260,7 @@ class Scheduler:
 
     def _decodes(self) -> list[DecodeRows]:
         """The running rows slab by slab; ``self._rows`` takes that order."""
+        self._slabs.expect(row.cached + 1 for row in self._rows if row.cached == row.place.slab.capacity)
         for row in self._rows:
             self._slabs.grow(row.place, row.cached + 1)
         self._rows.sort(key=lambda row: (row.place.slab.capacity, row.place.index))
