@@ -60,8 +60,9 @@ class Decode(msgspec.Struct, frozen=True, kw_only=True):
         prompts = [_random_ids(random, self.context) for _ in range(self.concurrent)]
         names = [f"{self.name} {round_number} {index}" for index in range(self.concurrent)]
         if contender.caches_prefixes:
-            # From here on it has these prompts.
-            _timed(contender, _calls(names, prompts, 1))
+            # From here on it has these prompts, and (with them known, all decode at once) memory for as many rows.
+            for tokens in (1, 1 + self.tokens):
+                _timed(contender, _calls(names, prompts, tokens))
         one = _timed(contender, _calls(names, prompts, 1))
         many = _timed(contender, _calls(names, prompts, 1 + self.tokens))
         return _rate(self.concurrent * self.tokens, many.wall_s - one.wall_s, many.cpu_s - one.cpu_s)

@@ -108,8 +108,9 @@ class Slab:
         for tensors in (self.keys, self.values):
             for layer, old in enumerate(tensors):
                 # Layer by layer, so that never more than one of them is there twice.
-                new = torch.zeros(room, *old.shape[1:], dtype=old.dtype)
+                new = torch.empty(room, *old.shape[1:], dtype=old.dtype)
                 new[: len(self.places)] = old[: len(self.places)]
+                new[len(self.places) :] = 0
                 tensors[layer] = new
         self.room = room
 
