@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from longrein.engines.local.kv import KvLayout, KvMemory, LayerShape, Slabs, capacity_for
+from longrein.engines.local.kv import KvLayout, KvMemory, LayerShape, Slab, Slabs, capacity_for
 from longrein.engines.local.model import LocalModel
 from tests.engines.local.reference import Driver, completion, forward_logprobs, random_ids, request
 
@@ -69,3 +70,21 @@ def test_rows_that_are_expected_find_room_in_one_piece() -> None:
     assert memory.tokens == 5 * 256
     slabs.expect([1] * 20)
     assert memory.tokens == 8 * 256, "no more than there may be"
+
+
+def test_rows_are_taken_one_by_one_where_there_is_not_the_memory_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = LayerShape(key_heads=1, key_size=2, value_heads=1, value_size=2)
+    slabs = Slabs(KvMemory(KvLayout(layers=(shape,), dtype=torch.float32), 8 * 256))
+    resize = Slab.resize
+
+    def short(slab: Slab, room: int) -> None:
+        if room > 2:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        resize(slab, room)
+
+    monkeypatch.setattr(Slab, "resize", short)
+    slabs.expect([200] * 5)
+    slabs.take(200)
+    slabs.take(200)
+    with pytest.raises(RuntimeError, match="can't allocate"):
+        slabs.take(200)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 import torch
+
+from longrein.engines.local.shortage import ShortageError, shortage
 
 SMALLEST_CAPACITY = 256
 _GROWTH = 1.5
@@ -171,11 +174,12 @@ class Slabs:
 
     def expect(self, lengths: Iterable[int]) -> None:
         """Rows for so many tokens are about to be taken: each slab makes room for its own at once, which copies it
-        once and not once a row."""
+        once and not once a row. Where there is not the memory for all, each finds its own or does not."""
         for capacity, coming in Counter(map(capacity_for, lengths)).items():
             slab = self._slab(capacity)
             if slab.room - len(slab.places) < coming:
-                self._memory.widen(slab, coming)
+                with suppress(ShortageError), shortage():
+                    self._memory.widen(slab, coming)
 
     def take(self, length: int) -> Place:
         """A row for so many tokens."""

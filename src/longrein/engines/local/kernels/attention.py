@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import extending, njit, types
 from numba.np.numpy_support import carray
 
 from longrein.engines.local.kernels.lanes import LOOP, as_in, exp, pointer, wide
@@ -42,7 +42,7 @@ AHEAD_BYTES = 4096
 
 
 class _Scratch(NamedTuple):
-    """float32 arrays of one thread: of the query heads that share a key head, but for the last."""
+    """float32 arrays of one thread. A group is the query heads that share a key head."""
 
     queries: Any
     """(group, size); what is mixed takes their place."""
@@ -51,9 +51,10 @@ class _Scratch(NamedTuple):
     scores: Any
     """(group, capacity)."""
     rest: Any
-    """(16)."""
+    """(16): the scores of the last values."""
 
 
+@extending.register_jitable
 def scratch_floats(group: int, size: int, capacity: int) -> int:
     """float32 numbers of scratch that each thread needs."""
     return group * (2 * size + capacity) + TOKENS
@@ -229,7 +230,7 @@ def _attend(block: Any, like: Any) -> None:
 @njit(**LOOP)
 def _scratch_of(block: Any, thread: int) -> Any:
     group, size, capacity = block.group, block.size, block.capacity
-    floats = group * (2 * size + capacity) + TOKENS
+    floats = scratch_floats(group, size, capacity)
     own = carray(pointer(block.scratch), (block.threads, floats), np.float32)[thread]
     heads = group * size
     return _Scratch(
