@@ -23,6 +23,16 @@ def test_every_invariant_of_this_stage_has_a_mutant() -> None:
     assert covered >= {1, 2, 3, 4, 6, 7, 9}
 
 
+def test_every_patch_still_applies() -> None:
+    """Told here in a second, and not only where the mutants run."""
+    check = ["git", "apply", "--check"]
+    applied = {
+        name: subprocess.run([*check, str(HERE / f"{name}.patch")], cwd=REPO, capture_output=True, check=False)
+        for name in MUTANTS
+    }
+    assert [name for name, result in applied.items() if result.returncode] == [], "regenerate them"
+
+
 def copy_of_the_code(folder: Path) -> None:
     for name in ("src", "tests", "examples"):
         shutil.copytree(REPO / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
