@@ -21,7 +21,7 @@ from longrein.engines.base import (
     EngineSpec,
     WeightReceiver,
 )
-from longrein.errors import ContextLengthError
+from longrein.errors import ContextLengthError, EngineRequestError
 from longrein.types import I32, Completion, FinishReason, Sampling
 
 
@@ -52,6 +52,15 @@ class Between(msgspec.Struct, frozen=True):
 
     async def connect(self) -> Engine:
         return self.liar(await self.inner.connect())
+
+
+class UpToTwo(Through):
+    """No liar: refuses hotter temperatures than 2, as vLLM does."""
+
+    async def generate(self, request: EngineRequest) -> Completion:
+        if request.sampling.temperature > 2:
+            raise EngineRequestError(f"temperature must be in [0, 2], got {request.sampling.temperature}")
+        return await super().generate(request)
 
 
 class Resampled(Through):

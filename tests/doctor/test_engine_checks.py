@@ -74,6 +74,22 @@ async def test_another_honest_engine_passes(name: str, renderer: ChatRenderer, f
     assert_passes(await examined(name, liars.PlainEngine(folder), renderer, folder))
 
 
+@pytest.mark.parametrize("name", ["logprobs", "sampling_defaults"])
+async def test_an_engine_that_refuses_hot_temperatures_passes(
+    name: str, engine: LocalEngineProcess, renderer: ChatRenderer, folder: Path
+) -> None:
+    assert_passes(await examined(name, liars.Between(engine.spec, liars.UpToTwo), renderer, folder))
+
+
+@pytest.mark.parametrize(("hidden", "status"), [({"top_p": 0.9}, "fail"), ({"top_k": 50}, "cannot tell")])
+async def test_hidden_sampling_defaults_of_an_engine_that_refuses_hot_temperatures(
+    hidden: dict[str, float], status: str, engine: LocalEngineProcess, renderer: ChatRenderer, folder: Path
+) -> None:
+    lies = liars.Between(engine.spec, partial(liars.Resampled, **hidden))
+    verdict = await examined("sampling_defaults", liars.Between(lies, liars.UpToTwo), renderer, folder)
+    assert verdict.status == status
+
+
 def shifted(by: int, completion: Completion, _request: EngineRequest) -> Completion:
     return msgspec.structs.replace(completion, logprobs=np.roll(completion.logprobs, by))
 

@@ -11,10 +11,12 @@ import numpy as np
 
 from longrein.engines.base import Engine, EngineRequest, EngineSpec
 from longrein.engines.render import ChatRenderer
-from longrein.errors import EngineError
+from longrein.errors import EngineError, EngineRequestError
 from longrein.rollout.together import together
 from longrein.types import F32, I32, Completion, Sampling
 
+FLAT = 100.0
+"""A temperature at which every token is about as likely as any other."""
 TEMPERATURES = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02)
 HOTTER = (2.0, 4.0, 8.0)
 LOOK = 64
@@ -106,11 +108,21 @@ class Sampler:
                 return temperature if width >= LEAST or temperature < 1.0 else await self._hotter(prompt_ids)
         return TEMPERATURES[-1]
 
+    async def hottest(self, prompt_ids: I32) -> float:
+        """The hottest temperature that the engine takes, of two: vLLM refuses more than 2."""
+        try:
+            await self.complete(prompt_ids, Sampling(max_tokens=1, temperature=FLAT, seed=0))
+        except EngineRequestError:
+            return HOTTER[0]
+        return FLAT
+
     async def _hotter(self, prompt_ids: I32) -> float:
-        for temperature in HOTTER:
+        hottest = await self.hottest(prompt_ids)
+        taken = [temperature for temperature in HOTTER if temperature <= hottest]
+        for temperature in taken:
             if await self._width(prompt_ids, temperature) >= LEAST:
                 return temperature
-        return HOTTER[-1]
+        return taken[-1]
 
     async def _width(self, prompt_ids: I32, temperature: float) -> int:
         return len((await self.draws(prompt_ids, LOOK, temperature)).counts())

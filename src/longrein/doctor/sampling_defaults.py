@@ -11,16 +11,16 @@ import numpy as np
 
 from longrein.doctor.calibration import mass
 from longrein.doctor.check import About
-from longrein.doctor.draws import Draws, probe_prompt, sampler_of
+from longrein.doctor.draws import FLAT, Draws, probe_prompt, sampler_of
 from longrein.doctor.result import Verdict, cannot_tell, combined, failed, passed
 from longrein.engines.base import EngineSpec
 from longrein.engines.render import ChatRenderer
 
-FLAT = 100.0
-"""A temperature at which every token is about as likely as any other."""
 FLAT_DRAWS = 128
 DRAWS = 256
 SIGMAS = 6.0
+USUAL_TOP_K = 64
+"""The largest of the usual ones."""
 SEEN_ENOUGH = 0.8
 """Probability that the tokens seen must have, for a cut of the tail to show."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -56,10 +56,12 @@ class SamplingDefaults:
         prompt_ids = probe_prompt(self._renderer)
         async with sampler_of(self._spec, self.about.name) as sampler:
             vocab_size = (await sampler.engine.info()).vocab_size
-            flat = await sampler.draws(prompt_ids, FLAT_DRAWS, FLAT)
-            telling = await sampler.telling_temperature(prompt_ids)
-            ladder = [await sampler.draws(prompt_ids, DRAWS, telling * factor) for factor in (0.5, 1.0, 2.0)]
-        verdict = combined([_all_tokens(flat, vocab_size), _whole_tail(ladder)])
+            hottest = await sampler.hottest(prompt_ids)
+            flat = await sampler.draws(prompt_ids, FLAT_DRAWS, hottest)
+            top = min(2.0 * await sampler.telling_temperature(prompt_ids), hottest)
+            ladder = [await sampler.draws(prompt_ids, DRAWS, top * factor) for factor in (0.25, 0.5, 1.0)]
+        many = _all_tokens(flat, vocab_size) if hottest == FLAT else _many_tokens(flat)
+        verdict = combined([many, _whole_tail(ladder)])
         asked = non_neutral(Path(self._model_folder) / "generation_config.json")
         if not asked:
             return verdict
@@ -92,6 +94,17 @@ def _all_tokens(flat: Draws, vocab_size: int) -> Verdict:
             FIX,
         )
     return passed(f"all of {vocab_size} tokens can come")
+
+
+def _many_tokens(hot: Draws) -> Verdict:
+    """Where no temperature that it takes makes all tokens alike: more of them come than a usual top-k leaves."""
+    different = len(hot.counts())
+    seen = (
+        f"{hot.size} draws gave {different} different tokens at temperature {hot.temperature:g}, the hottest it takes"
+    )
+    if different <= USUAL_TOP_K:
+        return cannot_tell(f"{seen}: too few to tell from a top-k")
+    return passed(seen)
 
 
 def _whole_tail(ladder: list[Draws]) -> Verdict:
