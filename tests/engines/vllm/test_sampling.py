@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from longrein.doctor.draws import Sampler
 from longrein.engines.vllm.client import VllmEngine
 from longrein.engines.vllm.routes import CompletionsRoute, TokensRoute
 from longrein.errors import ContextLengthError, EngineError, EngineRequestError
@@ -47,6 +48,13 @@ async def test_a_seed_gives_the_same_tokens_and_another_one_others(engine: VllmE
 async def test_greedy_tokens_were_certain(engine: VllmEngine) -> None:
     completion = await engine.generate(rig.request(PROMPT, temperature=0.0))
     assert completion.logprobs.tolist() == [0.0] * completion.token_ids.size
+
+
+async def test_the_doctor_finds_the_hottest_temperature(engine: VllmEngine) -> None:
+    """The server refuses more than 2, and lives."""
+    sampler = Sampler(engine, "hottest")
+    assert await sampler.hottest(np.array(PROMPT, np.int32)) == 2.0
+    assert (await sampler.draws(np.array(PROMPT, np.int32), 4, 2.0)).size == 4
 
 
 async def test_stop_tokens_and_strings_end_it_and_stay_in_it(engine: VllmEngine) -> None:
