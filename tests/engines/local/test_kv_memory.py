@@ -68,8 +68,13 @@ def test_rows_that_are_expected_find_room_in_one_piece() -> None:
     places += [slabs.take(200) for _ in range(4)]
     assert all(place.slab.keys[0] is keys for place in places), "copied for each row"
     assert memory.tokens == 5 * 256
+    slabs.expect([1] * 3)
+    assert memory.tokens == 8 * 256
+    keys = places[0].slab.keys[0]
+    slabs.take(1)
     slabs.expect([1] * 20)
     assert memory.tokens == 8 * 256, "no more than there may be"
+    assert places[0].slab.keys[0] is keys, "rows that find no room now copy nothing"
 
 
 def test_rows_are_taken_one_by_one_where_there_is_not_the_memory_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

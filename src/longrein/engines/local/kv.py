@@ -145,17 +145,18 @@ class KvMemory:
         """Make room for one more row; within the bound for all that are ``coming``, and some more."""
         self.drop_unused()
         # Memory without rows is kept until now, so that requests that come one by one need not fault it in again.
-        if self._spare_rows(slab) < coming:
+        if self.spare_rows(slab) < 1:
             self._trim(self._slabs)
         rows = len(slab.places)
-        more = min(self._spare_rows(slab), max(coming, int(rows * _GROWTH) - rows))
-        slab.resize(rows + max(1, more))
+        wanted = max(rows + coming, int(rows * _GROWTH))
+        slab.resize(max(rows + 1, min(slab.room + self.spare_rows(slab), wanted)))
 
     def drop_unused(self) -> None:
         """Give back the memory of slabs that have no rows."""
         self._trim(slab for slab in self._slabs if not slab.places)
 
-    def _spare_rows(self, slab: Slab) -> int:
+    def spare_rows(self, slab: Slab) -> int:
+        """Rows of a slab that there may be memory for beside all that there is."""
         return (self._bound_tokens - self.tokens) // slab.capacity
 
     @staticmethod
@@ -174,10 +175,10 @@ class Slabs:
 
     def expect(self, lengths: Iterable[int]) -> None:
         """Rows for so many tokens are about to be taken: each slab makes room for its own at once, which copies it
-        once and not once a row. Where there is not the memory for all, each finds its own or does not."""
+        once and not once a row. Where there is not the room for all, each finds its own or does not."""
         for capacity, coming in Counter(map(capacity_for, lengths)).items():
             slab = self._slab(capacity)
-            if slab.room - len(slab.places) < coming:
+            if 0 < coming - (slab.room - len(slab.places)) <= self._memory.spare_rows(slab):
                 with suppress(ShortageError), shortage():
                     self._memory.widen(slab, coming)
 
