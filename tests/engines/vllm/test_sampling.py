@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -128,15 +128,13 @@ async def test_the_completions_route_gives_the_same(engine: VllmEngine) -> None:
 
 
 async def test_cancelling_frees_the_server(engine: VllmEngine, served: Any) -> None:
-    asked = await rig.under_way(
-        served.url, [engine.generate(rig.long_request(PROMPT, name=f"c{n}")) for n in range(16)], tokens=5
-    )
-    # None has ended. The server's gauge lags behind.
-    await until(lambda: at_the_server(served.url) > 0)
-    for task in asked:
-        task.cancel()
-    await asyncio.gather(*asked, return_exceptions=True)
-    await until(lambda: at_the_server(served.url) == 0)
+    with rig.slowed(served.url):
+        requests = [rig.long_request(PROMPT, name=f"c{n}") for n in range(16)]
+        asked = await rig.under_way(served.url, [engine.generate(request) for request in requests], tokens=3)
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        await rig.until(lambda: at_the_server(served.url) == 0)
 
 
 async def test_a_conversation_goes_on_elsewhere_when_its_server_is_out(served: Any) -> None:
@@ -166,14 +164,6 @@ async def dead_members(engine: VllmEngine, model: Path) -> list[Any]:
         )
         for _ in range(2)
     ]
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if reached():
-            return
-        await asyncio.sleep(0.05)
-    pytest.fail("never reached")
 
 
 def at_the_server(url: str) -> int:
