@@ -329,5 +329,5 @@ class Scheduler:
 
 
 def _sampled(logits: torch.Tensor, rows: list[Row]) -> Sampled:
-    uniforms = np.array([row.draw() for row in rows], dtype=np.float32)
+    uniforms = np.array([row.uniform for row in rows], dtype=np.float32)
     return sample(logits, [row.job.sampling for row in rows], uniforms)
