@@ -155,7 +155,7 @@ def test_the_largest_request_makes_room_for_the_others(short: LocalModel) -> Non
         driver.submit(request(f"c{size}", random_ids(size, size), max_tokens=400 if size == 10 else 20))
         for size in sizes
     ]
-    while len(driver.scheduler._rows) < len(sizes):
+    while len(driver.scheduler._decoding.rows) < len(sizes):
         driver.scheduler.step()
     forward_of(short).fails = 1
     replies = driver.finish()
