@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # `make test` says the same of the same commit, always; `make test-random` looks for what no run has found yet.
-settings.register_profile("random", settings.get_profile("default"), derandomize=False)
-settings.register_profile("repeatable", derandomize=True, print_blob=True)
+# Nor does it depend on who else wanted the machine: neither an example nor the drawing of one has a time limit.
+TIMELESS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("random", settings.get_profile("default"), derandomize=False, **TIMELESS)
+settings.register_profile("repeatable", derandomize=True, print_blob=True, **TIMELESS)
 settings.load_profile("repeatable")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -71,6 +71,16 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True):
         return await upstream.forward(request, body)
 
 
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """No fault: tells that the request has come."""
+
+    come: asyncio.Event
+
+    async def serve(self, request: web.Request, body: bytes, upstream: Upstream) -> web.StreamResponse:
+        self.come.set()
+        return await upstream.forward(request, body)
+
+
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """A fault for the ``first`` to the ``last`` POST, counted from 1."""
 
@@ -109,6 +119,8 @@ class FaultProxy:
     def __init__(self, upstream_port: int, plan: Sequence[Planned] = ()) -> None:
         self.posts: list[Post] = []
         """Every POST, in order of arrival."""
+        self.silent = asyncio.Event()
+        """Set once a :class:`Silence` has begun."""
         self.port = 0
         self._upstream = f"http://{HOST}:{upstream_port}"
         self._plan = tuple(plan)
@@ -138,6 +150,8 @@ class FaultProxy:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         fault = self._note(request, body) if request.method == "POST" else None
+        if isinstance(fault, Silence):
+            self.silent.set()
         if fault is not None:
             return await fault.serve(request, body, self)
         return await self.forward(request, body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +17,9 @@ from longrein.gateway import Gateway, GatewaySettings
 from longrein.gateway.session import SessionRecord
 from longrein.harnesses.base import Harness
 from longrein.rollout.driver import Attempt, LoopOwningDriver
-from longrein.sandboxes.base import SandboxLimits
+from longrein.sandboxes.base import ExecResult, SandboxLimits
 from longrein.sandboxes.bubblewrap import BubblewrapBackend
-from longrein.sessions.agent import AgentSessionFactory
+from longrein.sessions.agent import AgentSession, AgentSessionFactory
 from longrein.sessions.base import AgentExit, LoopOwningSession
 from longrein.types import Call, Completion, Endpoint, Rollout, Score, Task, Trace
 from tests.agents.fault_proxy import FaultProxy, Planned, Post
@@ -33,8 +34,10 @@ TASK = Task(
         "test.sh": b'#!/bin/sh\nif [ "$(cat notes/answer.txt)" = "long reins" ] && [ "$(ls)" = notes ]; then echo 1; '
         b"else echo 0; fi > /logs/verifier/reward.txt\n"
     },
-    agent_timeout_s=120.0,
+    agent_timeout_s=300.0,
 )
+SILENCE_S = 3.0
+"""An agent that hears nothing has so long, however long it took to begin."""
 
 
 def within(seconds: float) -> Task:
@@ -113,7 +116,7 @@ async def run_agent(
     try:
         async with FaultProxy(gateway.port, faults).listening() as proxy:
             sessions = AgentSessionFactory(harness=harness, backend=backend, limits=limits)
-            factory = _Watched(sessions, proxy.port)
+            factory = _Watched(sessions, proxy)
             started_s = time.monotonic()
             attempt = Attempt(rollout_id="s", group_id="g", task=task, seed=0)
             rollout = await LoopOwningDriver(gateway, factory, max_retries=0).run(attempt)
@@ -170,15 +173,45 @@ def assert_exact(ran: Ran) -> None:
 class _Watched:
     """The real factory, told the proxy's port, whose agents' ends are remembered."""
 
-    def __init__(self, factory: AgentSessionFactory, port: int) -> None:
+    def __init__(self, factory: AgentSessionFactory, proxy: FaultProxy) -> None:
         self.agent: AgentExit | None = None
         self._factory = factory
-        self._port = port
+        self._proxy = proxy
 
     async def create(self, *, task: Task, endpoint: Endpoint, session_id: str) -> LoopOwningSession:
-        base_url = endpoint.base_url.replace(f":{endpoint.port}/", f":{self._port}/")
-        moved = msgspec.structs.replace(endpoint, base_url=base_url, port=self._port)
-        return _WatchedSession(self, await self._factory.create(task=task, endpoint=moved, session_id=session_id))
+        port = self._proxy.port
+        moved = msgspec.structs.replace(
+            endpoint, base_url=endpoint.base_url.replace(f":{endpoint.port}/", f":{port}/"), port=port
+        )
+        session = await self._factory.create(task=task, endpoint=moved, session_id=session_id)
+        _short_of_time_in_silence(session, self._proxy.silent)
+        return _WatchedSession(self, session)
+
+
+def _short_of_time_in_silence(session: AgentSession, silent: asyncio.Event) -> None:
+    """What it does before a silence takes as long as it takes: the end of its time is not to fall into that."""
+    sandbox: Any = session._sandbox
+    start = sandbox.start
+
+    async def started(*args: Any, **options: Any) -> Any:
+        process = await start(*args, **options)
+        wait = process.wait
+
+        async def wait_shorter(timeout_s: float) -> ExecResult:
+            ended, silence = asyncio.ensure_future(process._child.exited()), asyncio.ensure_future(silent.wait())
+            began_s = time.monotonic()
+            try:
+                await asyncio.wait((ended, silence), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                ended.cancel()
+                silence.cancel()
+            left_s = max(0.0, timeout_s - (time.monotonic() - began_s))
+            return await wait(min(left_s, SILENCE_S) if silent.is_set() else left_s)
+
+        process.wait = wait_shorter
+        return process
+
+    sandbox.start = started
 
 
 class _WatchedSession:

@@ -18,8 +18,8 @@ from longrein.errors import EngineRequestError
 from longrein.types import I32, Message
 from tests import tiny
 
-Turn = Entry | Callable[[str], Entry]
-"""What is said next; a function gets the decoded prompt."""
+Turn = Entry | asyncio.Event | Callable[[str], Entry]
+"""What is said next, once an event before it has come; a function gets the decoded prompt."""
 
 
 def say(text: str) -> Message:
@@ -61,6 +61,9 @@ class InOrder:
     async def next(self, prompt: str) -> I32:
         while self._turns:
             turn = self._turns[0] if len(self._turns) == 1 else self._turns.popleft()
+            if isinstance(turn, asyncio.Event):
+                await turn.wait()
+                continue
             entry = turn(prompt) if callable(turn) else turn
             if isinstance(entry, Fault):
                 raise entry.error

@@ -60,7 +60,7 @@ async def test_an_awkward_prompt_arrives_as_it_is(tmp_path: Path) -> None:
 
 ENDINGS = {
     "500 once": Ending(posts=2),
-    "500 always": Ending(status="timed_out", reward=None, failure="no_calls", agent_s=12.0, wall_s=25.0),
+    "500 always": Ending(status="timed_out", reward=None, failure="no_calls", agent_s=12.0),
     "429": Ending(posts=2),
     "engine fails once": Ending(posts=1),
     "overflow": Ending(status="truncated", reward=0.0, context_length=1_000),
@@ -77,7 +77,7 @@ TWO_CALLS = msgspec.structs.replace(PLAYER, write=edit("no such line\n", ""), do
 """One message is one request, but for an edit that fails."""
 SECOND_CALL = {
     "cut": Ending(posts=3),
-    "silence": Ending(status="timed_out", reward=0.0, agent_s=20.0, wall_s=35.0),
+    "silence": Ending(status="timed_out", reward=0.0),
 }
 
 

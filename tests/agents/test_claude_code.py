@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from longrein.engines.scripted import Delay
 from longrein.harnesses.claude_code import TOOLS, ClaudeCode
 from tests.agents.branches import delegate, delegate_at_once
 from tests.agents.content import reason
-from tests.agents.fault_proxy import CutStream, Http429, once
+from tests.agents.fault_proxy import Arrival, CutStream, Http429, once
 from tests.agents.faults import ENGINE_FAILED, FAILED, Ending, Player, endure
 from tests.agents.rig import AWKWARD, assert_done, assert_one_row, roles, run_agent
 from tests.agents.script import ByPrompt, call, calls, say
@@ -77,13 +77,14 @@ async def test_a_429_is_asked_again_after_what_it_says(tmp_path: Path) -> None:
     ran = await run_agent(ClaudeCode(), [WRITE, say("Done.")], tmp_path, faults=[once(Http429(), post=2)])
     assert_done(ran)
     assert_one_row(ran)
-    assert 1.9 <= ran.posts[2].at_s - ran.posts[1].at_s < 10.0
+    assert 1.9 <= ran.posts[2].at_s - ran.posts[1].at_s < 60.0
 
 
 async def test_a_connection_cut_while_the_model_thinks_is_one_generation(tmp_path: Path) -> None:
-    turns = [WRITE, Delay(seconds=2.0), say("Done.")]
-    cut = once(CutStream(after_bytes=1), post=2)
-    ran = await run_agent(ClaudeCode(), turns, tmp_path, faults=[cut], keep_alive_s=0.1)
+    again = asyncio.Event()
+    turns = [WRITE, again, say("Done.")]
+    faults = [once(CutStream(after_bytes=1), post=2), once(Arrival(come=again), post=3)]
+    ran = await run_agent(ClaudeCode(), turns, tmp_path, faults=faults, keep_alive_s=0.1, abandon_grace_s=300.0)
     assert_done(ran)
     assert_one_row(ran)
     assert (len(ran.posts), len(ran.requests), len(ran.trace.calls)) == (3, 2, 2), ran.why()
@@ -94,7 +95,7 @@ ENDINGS = {
     "500 later": Ending(posts=3),
     "500 always": FAILED,
     "cut": Ending(posts=3),
-    "silence": Ending(status="timed_out", agent_s=6.0, wall_s=15.0),
+    "silence": Ending(status="timed_out"),
     "engine fails once": Ending(posts=2),
     "engine is gone": ENGINE_FAILED,
     "overflow": Ending(status="truncated", context_length=40_000),

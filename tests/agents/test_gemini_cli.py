@@ -75,7 +75,7 @@ ENDINGS = {
     "500 always": FAILED,
     "429": FAILED,
     "cut": Ending(posts=2),
-    "silence": Ending(status="timed_out", agent_s=10.0, wall_s=20.0),
+    "silence": Ending(status="timed_out"),
     "engine fails once": Ending(posts=2),
     "engine is gone": ENGINE_FAILED,
     "overflow": Ending(status="truncated", context_length=60_000),

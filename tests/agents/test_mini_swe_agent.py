@@ -61,7 +61,7 @@ ENDINGS = {
     "500 once": FAILED,
     "500 later": Ending(posts=2),
     "429": FAILED,
-    "silence": Ending(status="timed_out", agent_s=15.0, wall_s=25.0),
+    "silence": Ending(status="timed_out"),
     "engine fails once": Ending(posts=2),
     "engine is gone": ENGINE_FAILED,
     "overflow": Ending(status="truncated", context_length=20_000),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from longrein.engines.scripted import Delay
 from longrein.harnesses.opencode import OpenCode
 from tests.agents.branches import compact, delegate, delegate_at_once, without_tools
 from tests.agents.content import assert_prompt_arrives, reason
-from tests.agents.fault_proxy import CutStream, Http429, once
+from tests.agents.fault_proxy import Arrival, CutStream, Http429, once
 from tests.agents.faults import ENGINE_FAILED, Ending, Player, endure
 from tests.agents.rig import assert_done, assert_exact, assert_one_row, run_agent
 from tests.agents.script import ByPrompt, call, calls, say
@@ -65,13 +65,14 @@ async def test_a_429_is_asked_again_after_what_it_says(tmp_path: Path) -> None:
     ran = await run_agent(OpenCode(), [WRITE, say("Done.")], tmp_path, faults=[once(Http429(), post=2)])
     assert_done(ran)
     assert_one_row(ran)
-    assert 2.0 <= ran.posts[2].at_s - ran.posts[1].at_s < 10.0
+    assert 2.0 <= ran.posts[2].at_s - ran.posts[1].at_s < 60.0
 
 
 async def test_a_connection_cut_while_the_model_thinks_is_one_generation(tmp_path: Path) -> None:
-    turns = [WRITE, Delay(seconds=3.0), say("Done.")]
-    cut = once(CutStream(after_bytes=1), post=2)
-    ran = await run_agent(OpenCode(), turns, tmp_path, faults=[cut], keep_alive_s=0.1)
+    again = asyncio.Event()
+    turns = [WRITE, again, say("Done.")]
+    faults = [once(CutStream(after_bytes=1), post=2), once(Arrival(come=again), post=3)]
+    ran = await run_agent(OpenCode(), turns, tmp_path, faults=faults, keep_alive_s=0.1, abandon_grace_s=300.0)
     assert_done(ran)
     assert_one_row(ran)
     assert (len(ran.posts), len(ran.requests), len(ran.trace.calls)) == (3, 2, 2), ran.why()
@@ -84,16 +85,16 @@ async def test_its_endless_compaction_ends_of_itself(tmp_path: Path) -> None:
     assert ran.rollout.status == "truncated", ran.why()
     assert ran.agent is not None and not ran.agent.timed_out
     assert len(ran.posts) < 16
-    assert ran.wall_s < 45.0
+    assert ran.wall_s < 120.0
     assert_exact(ran)
 
 
 ENDINGS = {
     "500 once": Ending(posts=3),
     "500 later": Ending(posts=3),
-    "500 always": Ending(status="timed_out", reward=None, failure="no_calls", agent_s=8.0, wall_s=20.0),
+    "500 always": Ending(status="timed_out", reward=None, failure="no_calls", agent_s=8.0),
     "cut": Ending(posts=3),
-    "silence": Ending(status="timed_out", agent_s=10.0, wall_s=20.0),
+    "silence": Ending(status="timed_out"),
     "engine fails once": Ending(posts=2),
     "engine is gone": ENGINE_FAILED,
     "overflow": Ending(status="truncated", context_length=40_000),

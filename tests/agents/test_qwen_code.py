@@ -66,10 +66,10 @@ async def test_thoughts_come_back(tmp_path: Path) -> None:
 ENDINGS = {
     "500 once": Ending(posts=3),
     "500 later": Ending(posts=3),
-    "500 always": Ending(status="timed_out", reward=None, failure="no_calls", agent_s=8.0, wall_s=20.0),
+    "500 always": Ending(status="timed_out", reward=None, failure="no_calls", agent_s=8.0),
     "429": Ending(posts=3),
     "cut": Ending(posts=3),
-    "silence": Ending(status="timed_out", agent_s=10.0, wall_s=20.0),
+    "silence": Ending(status="timed_out"),
     "engine fails once": Ending(posts=2),
     "engine is gone": ENGINE_FAILED,
     "overflow": Ending(status="truncated", reward=0.0, context_length=1_000, posts=1),

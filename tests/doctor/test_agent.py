@@ -21,7 +21,7 @@ from longrein.tasks.suite import ProceduralSuite
 from tests import tiny
 
 REPO = Path(__file__).parents[2]
-TASKS = ProceduralSuite(families=("write_number",), agent_timeout_s=20.0)
+TASKS = ProceduralSuite(families=("write_number",), agent_timeout_s=120.0)
 
 
 async def examined(harness: Harness, **settings: Any) -> CheckResult:
@@ -33,7 +33,7 @@ async def examined(harness: Harness, **settings: Any) -> CheckResult:
         settings=GatewaySettings(**settings),
         tasks=lambda: TASKS.tasks("train", 1, 0),
     )
-    return await examine(check, 120)
+    return await examine(check, 300)
 
 
 def bash_agent() -> Command:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -238,13 +239,21 @@ async def test_stops_that_are_not_honoured(
     assert_fails(await examined("stops", liars.Between(engine.spec, liar), renderer, folder), said)
 
 
-async def test_an_engine_without_a_prefix_cache(renderer: ChatRenderer, folder: Path) -> None:
+async def test_an_engine_without_a_prefix_cache(
+    renderer: ChatRenderer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent_s = 0.0
+
     class Large(liars.PlainEngine):
-        """As slow as a large model is."""
+        """As slow as a large model is, by a clock that nothing else moves."""
 
         async def generate(self, request: EngineRequest) -> Completion:
-            await asyncio.sleep(3e-4 * request.prompt_ids.size)
+            nonlocal spent_s
+            spent_s += 3e-4 * request.prompt_ids.size
             return await super().generate(request)
+
+    clock = SimpleNamespace(perf_counter=lambda: spent_s, time_ns=time.time_ns)
+    monkeypatch.setattr("longrein.doctor.prefix_cache.time", clock)
 
     verdict = await examined("prefix_cache", Large(folder), renderer, folder)
     assert_fails(verdict, "a second one of 522 tokens")

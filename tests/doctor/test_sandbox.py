@@ -18,7 +18,7 @@ CHECKS = sandbox_checks(BubblewrapBackend)
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.about.name)
 async def test_bubblewrap_passes(check: Check) -> None:
-    finding = await examine(check, 60)
+    finding = await examine(check, 300)
     assert finding.status == "pass", finding
 
 
@@ -40,7 +40,7 @@ async def test_bubblewrap_passes(check: Check) -> None:
     ids=[check.about.name for check in CHECKS],
 )
 async def test_a_plain_subprocess_fails(at: int, said: str, tmp_path: Path) -> None:
-    finding = await examine(sandbox_checks(lambda: SubprocessBackend(str(tmp_path)))[at], 60)
+    finding = await examine(sandbox_checks(lambda: SubprocessBackend(str(tmp_path)))[at], 300)
     assert finding.status == "fail", finding
     assert said in finding.seen, finding
     assert finding.fix
@@ -52,5 +52,5 @@ async def test_a_backend_that_cannot_be_had_is_a_failure() -> None:
         raise ConfigError("bubblewrap does not start here")
 
     for check in sandbox_checks(absent):
-        finding = await examine(check, 60)
+        finding = await examine(check, 300)
         assert (finding.status, finding.seen) == ("fail", "bubblewrap does not start here")

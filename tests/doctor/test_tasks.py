@@ -29,7 +29,7 @@ def write(folder: Path, name: str, *, solve: str = "touch done.txt\n", test: str
 
 async def examined(folder: Path) -> CheckResult:
     check = Tasks(lambda: read_tasks(folder), str(folder), BubblewrapBackend, SandboxLimits(), SandboxedTests())
-    return await examine(check, 120)
+    return await examine(check, 300)
 
 
 async def test_good_tasks_pass(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ async def test_good_tasks_pass(tmp_path: Path) -> None:
 
 async def test_the_procedural_suite_passes() -> None:
     tasks = ProceduralSuite().tasks("train", 12, 0)
-    finding = await examine(Tasks(lambda: tasks, "", BubblewrapBackend, SandboxLimits(), SandboxedTests()), 120)
+    finding = await examine(Tasks(lambda: tasks, "", BubblewrapBackend, SandboxLimits(), SandboxedTests()), 300)
     assert (finding.status, finding.seen) == ("pass", "8 of 12 tasks: oracle 1, nothing 0")
 
 
@@ -93,6 +93,6 @@ async def test_a_broken_family_is_named_with_its_code(name: str) -> None:
         msgspec.structs.replace(task, oracle=("true",))
         for task in ProceduralSuite(families=(name,)).tasks("train", 1, 0)
     ]
-    finding = await examine(Tasks(lambda: tasks, "", BubblewrapBackend, SandboxLimits(), SandboxedTests()), 120)
+    finding = await examine(Tasks(lambda: tasks, "", BubblewrapBackend, SandboxLimits(), SandboxedTests()), 300)
     assert finding.status == "fail"
     assert f"/{name}.py:" in finding.seen

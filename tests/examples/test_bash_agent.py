@@ -81,7 +81,7 @@ def run_agent(endpoint: Endpoint, workdir: Path, **env: str) -> subprocess.Compl
         **env,
     }
     return subprocess.run(
-        [sys.executable, AGENT], cwd=workdir, env=environment, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, AGENT], cwd=workdir, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
 
 

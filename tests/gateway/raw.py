@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Awaitable, Callable
 
-from tests.gateway.rig import USER, Rig
+import msgspec
+
+from longrein.gateway.settings import HttpBounds
+from tests.gateway.rig import PATIENCE_S, USER, Rig
 from tests.gateway.tongues import TONGUES
 
 LARGE = {"context_length": 10_000_000, "max_tokens": 9_000_000}
@@ -26,7 +30,7 @@ class Client:
 
     async def to_the_end(self) -> bytes:
         """Everything until the gateway closes."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             try:
                 return await self.reader.read()
             except ConnectionError:
@@ -34,11 +38,21 @@ class Client:
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
         """One response that has a length."""
-        async with asyncio.timeout(10):
-            head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        async with asyncio.timeout(PATIENCE_S):
+            head = (await self._before_reset(lambda: self.reader.readuntil(b"\r\n\r\n"))).decode()
             status, *lines = head.strip().split("\r\n")
             headers = dict(line.lower().split(": ", 1) for line in lines)
-            return int(status.split()[1]), headers, await self.reader.readexactly(int(headers["content-length"]))
+            length = int(headers["content-length"])
+            return int(status.split()[1]), headers, await self._before_reset(lambda: self.reader.readexactly(length))
+
+    async def _before_reset(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
+        """A reset that follows an answer takes nothing of it away, but asyncio tells of the reset alone."""
+        try:
+            return await read()
+        except ConnectionError:
+            self.reader._exception = None  # type: ignore[attr-defined]
+            self.reader.feed_eof()
+            return await read()
 
 
 class Raw:
@@ -48,8 +62,12 @@ class Raw:
         self.rig = r
         self.clients: list[Client] = []
 
-    async def connect(self) -> Client:
-        client = Client(*await asyncio.open_connection("127.0.0.1", self.rig.endpoint.port))
+    async def connect(self, first: bytes = b"") -> Client:
+        """``first`` is on its way before the gateway has the connection."""
+        connection = socket.create_connection(("127.0.0.1", self.rig.endpoint.port))
+        connection.sendall(first)
+        connection.setblocking(False)
+        client = Client(*await asyncio.open_connection(sock=connection))
         self.clients.append(client)
         return client
 
@@ -63,6 +81,12 @@ class Raw:
     async def __aexit__(self, *_: object) -> None:
         for client in self.clients:
             client.writer.transport.abort()
+
+
+def rebound(r: Rig, bounds: HttpBounds) -> None:
+    """From now on these are the gateway's bounds: a short time limit is for what a test waits to see cut, only."""
+    r.gateway._server._server.config.http_protocol_class.bounds = bounds
+    r.gateway._app._settings = msgspec.structs.replace(r.gateway._app._settings, http=bounds)
 
 
 async def assert_alive(r: Rig) -> None:

@@ -27,6 +27,8 @@ BASH: Tool = {
     },
 }
 USER: Message = {"role": "user", "content": "go"}
+PATIENCE_S = 60.0
+"""How long what must come may take, on whatever machine."""
 
 
 @cache
@@ -45,7 +47,7 @@ def run_bash(command: str, text: str = "") -> Message:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if condition():
                 return

@@ -11,8 +11,9 @@ import pytest
 
 from longrein.engines.scripted import Delay
 from longrein.gateway.settings import HttpBounds
-from tests.gateway.raw import BODY, LARGE, Deaf, Raw, assert_alive, assert_reads_in_every_dialect
-from tests.gateway.rig import USER, rig, say, until
+from tests.gateway.held import held
+from tests.gateway.raw import BODY, LARGE, Deaf, Raw, assert_alive, assert_reads_in_every_dialect, rebound
+from tests.gateway.rig import PATIENCE_S, USER, rig, say, until
 from tests.gateway.tongues import TONGUES
 
 
@@ -36,8 +37,7 @@ async def test_connection_that_has_idled_longest_makes_room() -> None:
 
 
 async def test_connection_too_many_is_refused_while_none_idles() -> None:
-    turns = [Delay(seconds=60.0), say("slow")]
-    async with rig(turns, http=HttpBounds(max_connections=2)) as r, Raw(r) as raw:
+    async with held(http=HttpBounds(max_connections=2)) as (r, _), Raw(r) as raw:
         for _ in range(2):
             await (await raw.connect()).send(raw.head(len(BODY)) + BODY)
         await until(lambda: r.gateway._keys.session("s").counters["coalesced"])
@@ -61,6 +61,7 @@ async def test_client_that_does_not_read_is_cut_and_its_answer_kept_for_the_next
             connections = r.gateway._server._server.server_state.connections
             await until(lambda: not connections)
             assert [call.delivered for call in r.trace().calls] == [False]
+        rebound(r, HttpBounds())
         heard = await TONGUES["chat-stream" if stream else "chat"].ask(r, "go")
         assert long in heard.text
         assert [call.delivered for call in r.trace().calls] == [True]
@@ -69,7 +70,7 @@ async def test_client_that_does_not_read_is_cut_and_its_answer_kept_for_the_next
 
 async def test_client_that_reads_slowly_gets_everything() -> None:
     long = "x" * 400_000
-    async with rig([say(long)], http=HttpBounds(write_timeout_s=5.0), **LARGE) as r, Raw(r) as raw:
+    async with rig([say(long)], http=HttpBounds(write_timeout_s=PATIENCE_S), **LARGE) as r, Raw(r) as raw:
         with Deaf(r) as slow:
             slow.sendall(raw.head(len(BODY)) + BODY)
             slow.setblocking(False)
@@ -96,7 +97,7 @@ async def test_pipelined_requests_are_answered_in_order_and_not_without_end() ->
 
 
 async def test_garbage_behind_a_request_does_not_end_up_in_its_answer() -> None:
-    async with rig([Delay(seconds=0.2), say("fine")], keep_alive_s=0.02) as r, Raw(r) as raw:
+    async with held(keep_alive_s=0.02) as (r, script), Raw(r) as raw:
         client = await raw.connect()
         body = json.dumps({"messages": [USER], "stream": True}).encode()
         await client.send(raw.head(len(body)) + body)
@@ -104,6 +105,7 @@ async def test_garbage_behind_a_request_does_not_end_up_in_its_answer() -> None:
         await client.send(b"\x00garbage\r\n\r\n")
         rest = await client.to_the_end()
         assert b"HTTP/1.1 400" not in rest and b"[DONE]" not in rest
+        script.go.set()
         assert (await TONGUES["chat-stream"].ask(r, "go")).status == 200
 
 
@@ -112,7 +114,7 @@ import resource, socket, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
 clients = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(800)]
 print("there", flush=True)
-time.sleep(30)
+time.sleep(600)
 """
 FEW = """
 import asyncio, resource, sys
@@ -130,7 +132,7 @@ async def main():
         flood.kill()
         await flood.wait()
 
-asyncio.run(asyncio.wait_for(main(), 30))
+asyncio.run(asyncio.wait_for(main(), 300))
 """
 
 

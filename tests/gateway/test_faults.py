@@ -22,7 +22,7 @@ from longrein.gateway import ChatRequest, GatewaySettings
 from longrein.gateway.completions import check_completion
 from longrein.gateway.session import GatewaySession, take
 from longrein.types import Completion, Sampling
-from tests.gateway.rig import USER, renderer, rig, rig_of, say, until
+from tests.gateway.rig import PATIENCE_S, USER, renderer, rig, rig_of, say, until
 from tests.gateway.tongues import TONGUES, Tongue, in_every_tongue
 
 GONE = Fault(error=EngineError("the engine burnt down"))
@@ -50,7 +50,7 @@ async def test_three_faults_fail_the_session_and_nothing_is_asked_any_more(tongu
         assert again.status == 503 and tongue.refuses(again)
         assert again.headers["x-should-retry"] == "false" and "retry-after" not in again.headers
         assert len(r.engine.requests) == 4
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE_S):
             await r.gateway.until_over("s")
         record = await r.gateway.close_session("s")
         assert record.failure is not None and record.failure.kind == "engine" and not record.truncated
@@ -60,7 +60,7 @@ async def test_three_faults_fail_the_session_and_nothing_is_asked_any_more(tongu
 
 @in_every_tongue
 async def test_engine_that_hangs_is_asked_again(tongue: Tongue) -> None:
-    async with rig([Delay(seconds=60), say("one")], engine_timeout_s=0.1) as r:
+    async with rig([Delay(seconds=3600), say("one")], engine_timeout_s=0.1) as r:
         heard = await tongue.ask(r, "a")
         assert heard.status == 200 and "one" in heard.text
         assert len(r.engine.cancelled) == 1
@@ -69,11 +69,11 @@ async def test_engine_that_hangs_is_asked_again(tongue: Tongue) -> None:
 
 
 async def test_engine_that_hangs_for_ever_fails_the_session_in_bounded_time() -> None:
-    async with rig([Delay(seconds=60)] * 9, engine_timeout_s=0.05) as r:
+    async with rig([Delay(seconds=3600)] * 9, engine_timeout_s=0.05) as r:
         began = time.monotonic()
         with pytest.raises(GatewayRequestError, match="the engine failed"):
             await r.gateway.complete("s", ChatRequest(messages=(USER,)))
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < PATIENCE_S
         record = await r.gateway.close_session("s")
         assert record.failure is not None and "no answer within 0.05 s" in record.failure.message
         assert len(r.engine.cancelled) == len(r.engine.requests) == 3
@@ -220,7 +220,7 @@ class FailsOne(TurnList):
     async def reply(self, request: EngineRequest) -> Any:
         if renderer().render(({"role": "user", "content": "fail"},), ()).size == request.prompt_ids.size:
             raise EngineError("gone")
-        await asyncio.sleep(60)
+        await asyncio.sleep(3600)
 
 
 async def test_failed_session_asks_nothing_more_of_the_engine() -> None:
@@ -245,4 +245,4 @@ async def test_closing_does_not_wait_for_an_engine_that_hangs() -> None:
     await take(session, ChatRequest(messages=(USER,)))
     began = time.monotonic()
     record = await session.close()
-    assert time.monotonic() - began < 2 and len(record.trace.calls) == 1 and record.failure is None
+    assert time.monotonic() - began < PATIENCE_S and len(record.trace.calls) == 1 and record.failure is None

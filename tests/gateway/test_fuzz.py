@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 from longrein.gateway.settings import HttpBounds
 from tests.gateway.fuzzing import WITNESS, Chatter, Fuzzer, Sent
 from tests.gateway.openapi import conforms, document
-from tests.gateway.rig import Rig, rig_of
+from tests.gateway.raw import rebound
+from tests.gateway.rig import PATIENCE_S, Rig, rig_of, until
 from tests.gateway.tongues import TONGUES
 
 ROOT = Path(__file__).parents[2]
@@ -169,7 +170,7 @@ async def converse(port: int, data: bytes) -> bytes:
         for piece in (data[: len(data) // 3], data[len(data) // 3 :]):
             writer.write(piece)
             await writer.drain()
-        async with asyncio.timeout(0.8) as patience:
+        async with asyncio.timeout(PATIENCE_S) as patience:
             while part := await reader.read(1 << 16):
                 parts.append(part)
                 patience.reschedule(asyncio.get_running_loop().time() + 0.4)
@@ -202,7 +203,8 @@ async def fuzz_connections(random: Random, connections: int) -> Counter[int]:
 
         for _ in range(0, connections, CONNECTIONS_AT_ONCE):
             await asyncio.gather(*[one() for _ in range(CONNECTIONS_AT_ONCE)])
-        assert not r.gateway._server._server.server_state.tasks
+        rebound(r, HttpBounds())
+        await until(lambda: not r.gateway._server._server.server_state.tasks)
         heard = await TONGUES["chat"].ask(r, "still there?")
         assert heard.status == 200 and f"<<{WITNESS}>>" in heard.text
         assert (await r.gateway.close_session("s")).failure is None
@@ -219,7 +221,7 @@ def test_connections_at_random(seed: int) -> None:
 def test_a_hundred_thousand_requests_at_random_in_flat_memory() -> None:
     """In a process of its own: ``flat_memory.py`` says why."""
     command = [sys.executable, "-m", "tests.gateway.flat_memory"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=1800)
     assert run.returncode == 0, run.stderr
     got = json.loads(run.stdout.splitlines()[-1])
     statuses = Counter({int(status): count for status, count in got["statuses"].items()})

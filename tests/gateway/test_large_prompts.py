@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longrein.engines.base import EngineRequest
 from longrein.engines.render import ChatRenderer
 from longrein.engines.scripted import ScriptedEngine, TurnList
 from longrein.errors import GatewayRequestError, PromptTooLongError
@@ -20,7 +21,7 @@ from longrein.gateway.fit import tokens_too_many
 from longrein.gateway.session import GatewaySession, take
 from longrein.types import I32, Message, Tool
 from tests import tiny
-from tests.gateway.rig import BASH, USER, rig, say, until
+from tests.gateway.rig import BASH, PATIENCE_S, USER, rig, say, until
 from tests.gateway.tongues import Tongue, in_every_tongue
 
 
@@ -33,8 +34,21 @@ class Slow(ChatRenderer):
     def render(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> I32:
         if "large" in messages[-1]["content"]:
             self.begun += 1
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(PATIENCE_S)
         return super().render(messages, tools)
+
+
+class Turns(TurnList):
+    """Says nothing while the answers are held back."""
+
+    def __init__(self, chat: ChatRenderer, says: tuple[Message, ...]) -> None:
+        super().__init__(chat, says)
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def reply(self, request: EngineRequest) -> I32:
+        await self.go_on.wait()
+        return await super().reply(request)
 
 
 class Asked:
@@ -43,7 +57,8 @@ class Asked:
         assert isinstance(chat, Slow)
         chat.go_on, chat.begun = threading.Event(), 0
         self.renderer = chat
-        self.engine = ScriptedEngine(TurnList(chat, says), vocab_size=chat.vocab_size, context_length=8192)
+        self.answers = Turns(chat, says)
+        self.engine = ScriptedEngine(self.answers, vocab_size=chat.vocab_size, context_length=8192)
         self.session = GatewaySession("s", self.engine, chat, GatewaySettings())
 
     def ask(self, *messages: Message, size_bytes: int = 0) -> asyncio.Task[ChatReply]:
@@ -63,7 +78,10 @@ async def test_others_are_answered_and_the_same_request_shares_the_answer() -> N
     first = await asked.ask_large()
     second = asked.ask({"role": "user", "content": "large"}, size_bytes=LARGE_BYTES)
     assert (await asked.ask(USER)).message["content"] == "small"
+    asked.answers.go_on.clear()
     asked.renderer.go_on.set()
+    await until(lambda: asked.session.counters["coalesced"])
+    asked.answers.go_on.set()
     assert [(await task).message["content"] for task in (first, second)] == ["large", "large"]
     record = await asked.session.close()
     assert len(asked.engine.requests) == 2 and record.counters["coalesced"] == 1 and asked.renderer.begun == 2

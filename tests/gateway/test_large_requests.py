@@ -17,7 +17,7 @@ from longrein.gateway.dialect import Arrival, Dialect
 from longrein.gateway.routes import CHAT, GEMINI
 from longrein.gateway.sizes import MAX_CALLS, MAX_MESSAGES, MAX_TOOLS
 from longrein.gateway.tree import CallTree
-from tests.gateway.rig import BASH, USER, rig, say
+from tests.gateway.rig import BASH, PATIENCE_S, USER, rig, say
 from tests.gateway.tongues import TONGUES, Tongue, in_every_tongue
 
 
@@ -89,7 +89,7 @@ async def test_messages_and_calls_without_end_are_refused(what: str) -> None:
 async def test_the_loop_goes_on_while_a_large_request_is_worked_on() -> None:
     """Work that ends only when the loop says so."""
     go_on = threading.Event()
-    waiting = asyncio.create_task(aside(LARGE_BYTES, lambda: go_on.wait(5)))
+    waiting = asyncio.create_task(aside(LARGE_BYTES, lambda: go_on.wait(PATIENCE_S)))
     await asyncio.sleep(0.01)
     go_on.set()
     assert await waiting

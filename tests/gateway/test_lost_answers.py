@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tests.gateway.held import held, waiting
 from tests.gateway.raw import LARGE, Raw
 from tests.gateway.rig import USER, rig, say, until
 from tests.gateway.tongues import TONGUES
@@ -42,10 +43,12 @@ async def test_a_client_that_reads_everything_and_hangs_up_has_it(stream: bool) 
 
 
 async def test_one_of_two_readers_hangs_up() -> None:
-    async with rig([say(LONG)], **LARGE) as r, Raw(r) as raw:
+    async with held(say(LONG), **LARGE) as (r, script), Raw(r) as raw:
         client = await raw.connect()
         await client.send(raw.head(len(body_of(False))) + body_of(False))
         other = asyncio.create_task(TONGUES["chat"].ask(r, "go"))
+        await until(lambda: waiting(r) == 2)
+        script.go.set()
         await client.reader.readexactly(1000)
         assert LONG in (await other).text
         await until(lambda: r.gateway._keys.session("s")._tree._nodes[0].readers == 2)

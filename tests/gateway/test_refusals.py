@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from longrein.engines.scripted import Delay
 from longrein.gateway.ending import FINAL_ANSWERS, REFUSALS
-from tests.gateway.rig import Rig, rig, say, until
+from tests.gateway.held import held
+from tests.gateway.rig import PATIENCE_S, Rig, rig, say, until
 from tests.gateway.tongues import TONGUES, Tongue, in_every_tongue
 
 
@@ -30,7 +30,7 @@ async def test_refusals_without_end_end_the_session(tongue: Tongue) -> None:
         await refused(tongue, r, REFUSALS - 1)
         assert not over(r), "it was answered between"
         await refused(tongue, r, 1)
-        await asyncio.wait_for(r.gateway.until_over("s"), 5)
+        await asyncio.wait_for(r.gateway.until_over("s"), PATIENCE_S)
         record = await r.gateway.close_session("s")
         assert record.truncated and record.failure is None
 
@@ -58,9 +58,10 @@ async def test_what_is_not_asked_of_the_model_ends_nothing(path: str) -> None:
 
 
 async def test_refusals_beside_a_slow_answer_end_nothing() -> None:
-    async with rig([Delay(seconds=1.0), say("one")]) as r:
+    async with held() as (r, script):
         asking = asyncio.create_task(TONGUES["chat"].ask(r, "go"))
         await until(lambda: r.engine.requests)
         await refused(TONGUES["chat"], r, 2 * REFUSALS)
         assert not over(r)
-        assert json.loads((await asking).text)["choices"][0]["message"]["content"] == "one"
+        script.go.set()
+        assert json.loads((await asking).text)["choices"][0]["message"]["content"] == "answer 1"

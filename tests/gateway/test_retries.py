@@ -18,6 +18,7 @@ from longrein.gateway import ChatRequest, GatewaySettings
 from longrein.gateway.session import GatewaySession
 from longrein.gateway.ticket import Ticket
 from longrein.types import I32
+from tests.gateway.held import held, waiting
 from tests.gateway.rig import USER, Rig, renderer, rig, rig_of, say, until
 
 
@@ -77,12 +78,12 @@ class Schedule:
     async def finish(self, prompt: int) -> None:
         if prompt not in self.flights:
             return
-        waiting = self.flights.pop(prompt)
+        tickets = self.flights.pop(prompt)
         gate = self.script.gates[renderer().render(ask_for(prompt).messages, ()).tobytes()]
         gate.set()
         await settle()
         gate.clear()
-        self.answered.update(dict.fromkeys(waiting, len(self.stored)))
+        self.answered.update(dict.fromkeys(tickets, len(self.stored)))
         self.stored.append(prompt)
 
     async def deliver(self, ticket: int) -> None:
@@ -91,11 +92,11 @@ class Schedule:
             self.delivered.add(self.answered[ticket])
 
     async def drop(self, ticket: int) -> None:
-        for prompt, waiting in list(self.flights.items()):
-            if ticket in waiting:
-                waiting.discard(ticket)
+        for prompt, tickets in list(self.flights.items()):
+            if ticket in tickets:
+                tickets.discard(ticket)
                 self.tickets[ticket].leave()
-                if not waiting and self.cancels:
+                if not tickets and self.cancels:
                     del self.flights[prompt]
                     self.cancelled += 1
         await settle()
@@ -158,9 +159,11 @@ async def post(r: Rig, http: aiohttp.ClientSession, **fields: Any) -> str:
 
 
 async def test_request_resent_while_in_flight_shares_one_generation() -> None:
-    async with rig([Delay(seconds=0.1), say("once"), say("twice")]) as r, aiohttp.ClientSession() as http:
-        answers = await asyncio.gather(*[post(r, http) for _ in range(3)])
-        assert all("once" in answer for answer in answers)
+    async with held() as (r, script), aiohttp.ClientSession() as http:
+        asking = [asyncio.create_task(post(r, http)) for _ in range(3)]
+        await until(lambda: waiting(r) == 3)
+        script.go.set()
+        assert all("answer 1" in answer for answer in await asyncio.gather(*asking))
         assert len(r.engine.requests) == len(r.trace().calls) == 1
         record = await r.gateway.close_session("s")
         assert record.counters["coalesced"] == 2
@@ -175,7 +178,7 @@ async def test_delivered_and_asked_again_is_a_fresh_sibling() -> None:
 
 async def test_client_that_leaves_alone_cancels_the_engine_and_stores_nothing() -> None:
     for stream in (False, True):
-        turns = [Delay(seconds=60), say("one"), say("two")]
+        turns = [Delay(seconds=3600), say("one"), say("two")]
         async with rig(turns, abandon_grace_s=0.05) as r, aiohttp.ClientSession() as http:
             asking = asyncio.create_task(post(r, http, stream=stream))
             await until(lambda: r.engine.requests)
@@ -187,11 +190,13 @@ async def test_client_that_leaves_alone_cancels_the_engine_and_stores_nothing() 
 
 
 async def test_one_of_two_waiting_clients_leaves() -> None:
-    async with rig([Delay(seconds=0.2), say("one")]) as r, aiohttp.ClientSession() as http:
+    async with held(abandon_grace_s=0.0) as (r, script), aiohttp.ClientSession() as http:
         leaving, staying = (asyncio.create_task(post(r, http)) for _ in range(2))
-        await until(lambda: r.engine.requests)
+        await until(lambda: waiting(r) == 2)
         leaving.cancel()
-        assert "one" in await staying
+        await until(lambda: waiting(r) == 1)
+        script.go.set()
+        assert "answer 1" in await staying
         assert not r.engine.cancelled and len(r.trace().calls) == 1
 
 
@@ -218,7 +223,7 @@ async def test_finished_but_undelivered_answer_is_replayed_and_stored_once() -> 
             body = json.dumps({"messages": [USER], "stream": stream})
             head = f"POST {r.url} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
             writer.write(head.replace(f"http://127.0.0.1:{r.endpoint.port}", "").encode() + body.encode())
-            await until(lambda: r.trace().calls)
+            await until(lambda: r.trace().calls and not r.gateway._server._server.server_state.connections)
             assert [call.delivered for call in r.trace().calls] == [False]
             script.writers.clear()
             assert "answer 1" in await post(r, http, stream=stream)

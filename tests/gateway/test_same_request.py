@@ -14,8 +14,8 @@ from longrein.engines.base import EngineRequest
 from longrein.gateway import ChatRequest
 from longrein.gateway.tree import CallTree
 from longrein.types import I32, Message
+from tests.gateway.held import Held, drop, held, waiting
 from tests.gateway.rig import BASH, USER, Rig, assert_exact, rig, rig_of, run_bash, say, until
-from tests.gateway.test_resends import Held, drop, held, waiting
 from tests.gateway.tongues import TONGUES
 
 
@@ -54,13 +54,13 @@ async def test_requests_that_ask_for_something_else_share_no_answer(fields: list
 
 
 class SlowToStop(Held):
-    """Takes a moment to notice that it was cancelled."""
+    """Was cancelled, and has not noticed until somebody asks anew."""
 
     async def reply(self, request: EngineRequest) -> I32:
         try:
             return await super().reply(request)
         except asyncio.CancelledError:
-            await asyncio.sleep(0.1)
+            await until(lambda: self.asked == 2)
             raise
 
 

@@ -26,7 +26,7 @@ from longrein.sandboxes.bubblewrap import BubblewrapBackend
 from longrein.sessions.agent import AgentSessionFactory
 from longrein.store import RunStore
 from longrein.types import RolloutGroup, Task
-from tests.gateway.rig import BASH, USER, Rig, renderer, rig, run_bash, say, until
+from tests.gateway.rig import BASH, PATIENCE_S, USER, Rig, renderer, rig, run_bash, say, until
 from tests.gateway.tongues import TONGUES, Tongue, in_every_tongue
 
 
@@ -76,7 +76,7 @@ def test_every_comparison_takes_the_same_time(monkeypatch: pytest.MonkeyPatch) -
 
 @in_every_tongue
 async def test_secret_dies_with_its_session(tongue: Tongue) -> None:
-    async with rig([Delay(seconds=60.0), say("late")]) as r:
+    async with rig([Delay(seconds=3600.0), say("late")]) as r:
         asking = asyncio.create_task(tongue.ask(r, "go"))
         await until(lambda: r.engine.requests)
         await r.gateway.close_session("s")
@@ -130,7 +130,7 @@ async def raw(port: int, data: bytes) -> bytes:
     """Without any client library: those write down what they send."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         answer = await reader.read()
     writer.close()
     return answer
@@ -156,7 +156,7 @@ async def test_secret_is_in_no_log_no_error_and_no_repr(
     async with rig([say("fine")]) as r:
         ends = [r.gateway.open_session(name) for name in ("failing", "buggy", "slow")]
         r.engine.tell("failing", [Fault(error=EngineError("gone"))])
-        r.engine.tell("slow", [Delay(seconds=60.0), say("late")])
+        r.engine.tell("slow", [Delay(seconds=3600.0), say("late")])
         secrets = [r.endpoint.api_key, *[end.api_key for end in ends]]
         for tongue in TONGUES.values():
             body = json.dumps(tongue.body("go")).encode()

@@ -95,7 +95,7 @@ async def test_closing_twice_gives_the_same_record_and_the_id_may_be_used_anew()
 
 
 async def test_a_cancelled_close_goes_on_and_can_be_asked_again() -> None:
-    async with rig([Delay(seconds=60.0), say("never")]) as r:
+    async with rig([Delay(seconds=3600.0), say("never")]) as r:
         asking = asyncio.create_task(r.gateway.complete("s", ChatRequest(messages=(USER,))))
         await until(lambda: r.engine.requests)
         closing = asyncio.create_task(r.gateway.close_session("s"))

@@ -24,7 +24,7 @@ TASK = Task(
         "test.sh": b'#!/bin/sh\nif [ "$(cat notes/answer.txt)" = "long reins" ] && [ "$(ls)" = notes ]; then echo 1; '
         b"else echo 0; fi > /logs/verifier/reward.txt\n"
     },
-    agent_timeout_s=120.0,
+    agent_timeout_s=300.0,
 )
 
 

@@ -54,7 +54,8 @@ async def test_a_stream_is_the_whole_in_pieces(rig: Rig, stop: list[str] | None)
         assert logprobs == whole.choices[0].logprobs.token_logprobs
         assert offsets == whole.choices[0].logprobs.text_offset
         assert choices[-1].finish_reason == whole.choices[0].finish_reason
-        assert choices[0].prompt_token_ids and not choices[-1].prompt_token_ids
+        # How many tokens come in one piece is up to the machine.
+        assert choices[0].prompt_token_ids and not any(choice.prompt_token_ids for choice in choices[1:])
         assert chunks[-1].usage.completion_tokens == len(logprobs)
 
 

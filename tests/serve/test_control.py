@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -20,12 +19,12 @@ from longrein.engines.local.config import LocalEngineConfig
 from longrein.engines.local.process import LocalEngineProcess
 from tests import tiny
 from tests.engines.local.reference import forward_logprobs, ids
-from tests.gateway.rig import until
+from tests.gateway.rig import PATIENCE_S, until
 from tests.serve.rig import Rig, serving
+from tests.serve.streams import LONG, Stream, asked_meanwhile, frozen, halted, pause, resume
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 OVERTAKEN = "a later pause or resume came before all requests had ended; pause again"
-LONG = {"max_tokens": 450, "logprobs": 0, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -39,47 +38,6 @@ def process(first: Path) -> Iterator[LocalEngineProcess]:
 async def rig(process: LocalEngineProcess, first: Path) -> AsyncIterator[Rig]:
     async with serving(process, first) as running:
         yield running
-
-
-class Stream:
-    """A long completion under way."""
-
-    def __init__(self, rig: Rig) -> None:
-        self.token_ids: list[int] = []
-        self.last: Any = None
-        self._rig = rig
-        self._task: asyncio.Task[None] | None = None
-
-    async def begin(self, tokens: int = 3) -> Stream:
-        self._task = asyncio.create_task(self._read())
-        task = self._task
-        await until(lambda: len(self.token_ids) >= tokens or task.done())
-        return self
-
-    async def end(self) -> Any:
-        assert self._task is not None
-        await asyncio.wait_for(self._task, 30)
-        return self.last
-
-    async def _read(self) -> None:
-        body = {"token_ids": [5, 6, 7], "sampling_params": LONG, "stream": True}
-        async with self._rig.http.post(self._rig.url + "/inference/v1/generate", json=body) as answer:
-            assert answer.status == 200
-            async for line in answer.content:
-                if line.startswith(b"data: {"):
-                    event = json.loads(line[6:])
-                    self.last = event["choices"][0] if "choices" in event else event
-                    self.token_ids += self.last.get("token_ids", ())
-
-
-async def pause(rig: Rig, mode: str) -> None:
-    assert await rig.post(f"/pause?mode={mode}") == (200, {"status": "paused"})
-    assert await rig.get("/is_paused") == (200, {"is_paused": True})
-
-
-async def resume(rig: Rig) -> None:
-    assert await rig.post("/resume") == (200, {"status": "resumed"})
-    assert await rig.get("/is_paused") == (200, {"is_paused": False})
 
 
 async def until_paused(rig: Rig) -> None:
@@ -104,28 +62,38 @@ async def test_new_weights_change_version_and_outputs(rig: Rig, first: Path, sec
 
 @pytest.mark.parametrize("paused", [False, True])
 async def test_a_request_across_new_weights_has_spans_of_both(rig: Rig, second: Path, paused: bool) -> None:
-    await rig.reload(second, "20")
-    stream = await Stream(rig).begin()
+    version = 20
+    await rig.reload(second, str(version))
     if paused:
-        await pause(rig, "keep")
-    await rig.reload(second, "21")
-    if paused:
+        stream = await frozen(rig)
+        await rig.reload(second, str(version + 1))
         await resume(rig)
-    last = await stream.end()
+        crossed = [await stream.end()]
+    else:
+        crossed = list[Any]()
+        async with asyncio.timeout(PATIENCE_S):
+            # The weights may come between two requests.
+            while not crossed:
+                ends = await asked_meanwhile(rig, rig.reload(second, str(version + 1)))
+                crossed = [last for last in ends if len(last["weight_versions"]) > 1]
+                version += 1
+            version -= 1
+    (last,) = crossed
     assert last["finish_reason"] == "length"
     old, new = last["weight_versions"]
-    assert (old["version"], new["version"]) == ("20", "21")
+    assert (old["version"], new["version"]) == (str(version), str(version + 1))
     assert 0 == old["start"] < old["end"] == new["start"] < new["end"] == 450
 
 
 async def test_frozen_requests_go_on_and_late_ones_wait(rig: Rig) -> None:
-    stream = await Stream(rig).begin()
-    await pause(rig, "keep")
+    stream = await frozen(rig)
     late = asyncio.create_task(rig.generate([1, 2]))
-    await asyncio.sleep(0.1)
+    await until(lambda: len(stream.token_ids) == stream.sampled)
     count = len(stream.token_ids)
-    await asyncio.sleep(0.2)
-    assert len(stream.token_ids) == count < 450
+    await asyncio.sleep(0.3)
+    await rig.hear_all()
+    assert stream.sampled == len(stream.token_ids) == count
+    assert 0 < count < 450, "they are told as they are sampled"
     assert not late.done()
     await resume(rig)
     assert (await stream.end())["finish_reason"] == "length"
@@ -134,9 +102,9 @@ async def test_frozen_requests_go_on_and_late_ones_wait(rig: Rig) -> None:
 
 
 async def test_an_aborted_request_keeps_what_was_sampled(rig: Rig) -> None:
-    stream = await Stream(rig).begin()
+    stream = await halted(rig)
     whole = asyncio.create_task(rig.generate([9, 9], **LONG))
-    await asyncio.sleep(0.05)
+    await until(lambda: rig.under_way == 2)
     await pause(rig, "abort")
     last = await stream.end()
     assert last["finish_reason"] == "abort"
@@ -155,10 +123,9 @@ async def test_waiting_lets_requests_end(rig: Rig) -> None:
 
 
 async def test_waiting_lets_requests_end_that_an_earlier_pause_froze(rig: Rig) -> None:
-    stream = await Stream(rig).begin()
-    await pause(rig, "keep")
+    stream = await frozen(rig)
     late = asyncio.create_task(rig.generate([1, 2]))
-    await asyncio.wait_for(pause(rig, "wait"), 30)
+    await asyncio.wait_for(pause(rig, "wait"), PATIENCE_S)
     assert (await stream.end())["finish_reason"] == "length"
     assert not late.done(), "nothing new begins"
     await resume(rig)
@@ -166,11 +133,11 @@ async def test_waiting_lets_requests_end_that_an_earlier_pause_froze(rig: Rig) -
 
 
 async def test_a_pause_that_freezes_what_another_one_waits_for_is_told(rig: Rig) -> None:
-    stream = await Stream(rig).begin()
+    stream = await halted(rig)
     waiting = asyncio.create_task(rig.post("/pause?mode=wait"))
     await until_paused(rig)
     await pause(rig, "keep")
-    status, answer = await asyncio.wait_for(waiting, 30)
+    status, answer = await asyncio.wait_for(waiting, PATIENCE_S)
     assert (status, answer["error"]["code"]) == (409, 409)
     assert len(stream.token_ids) < 450
     await resume(rig)
@@ -178,11 +145,11 @@ async def test_a_pause_that_freezes_what_another_one_waits_for_is_told(rig: Rig)
 
 
 async def test_a_resume_while_a_pause_still_waits_wins(rig: Rig) -> None:
-    stream = await Stream(rig).begin()
+    stream = await halted(rig)
     waiting = asyncio.create_task(rig.post("/pause?mode=wait"))
     await until_paused(rig)
     await resume(rig)
-    status, answer = await asyncio.wait_for(waiting, 30)
+    status, answer = await asyncio.wait_for(waiting, PATIENCE_S)
     assert (status, answer["error"]["message"]) == (409, OVERTAKEN)
     await stream.end()
     assert (await rig.generate([1]))["finish_reason"] == "length"
@@ -190,8 +157,9 @@ async def test_a_resume_while_a_pause_still_waits_wins(rig: Rig) -> None:
 
 async def test_a_chat_aborted_by_a_pause_is_sampled_again(rig: Rig) -> None:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 400}
+    await rig.halt()
     chat = asyncio.create_task(rig.post("/v1/chat/completions", body))
-    await asyncio.sleep(0.1)
+    await until(lambda: rig.under_way)
     await pause(rig, "abort")
     await resume(rig)
     status, answer = await chat
@@ -200,9 +168,10 @@ async def test_a_chat_aborted_by_a_pause_is_sampled_again(rig: Rig) -> None:
 
 
 async def test_all_that_runs_can_be_cut_off_without_a_pause(rig: Rig) -> None:
-    stream = await Stream(rig).begin()
+    stream = await halted(rig)
     assert await rig.post("/abort_requests", {}) == (200, {"status": "aborted", "aborted": 1})
     assert (await stream.end())["finish_reason"] == "abort"
+    await rig.go_on()
 
 
 async def test_a_cleared_cache_computes_anew(rig: Rig) -> None:
@@ -298,7 +267,7 @@ async def test_a_key_is_asked_for_where_there_is_one(process: LocalEngineProcess
 async def test_an_engine_that_died_is_told(first: Path) -> None:
     with LocalEngineProcess(LocalEngineConfig(model=str(first), context_length=512)) as process:
         async with serving(process, first) as rig:
-            stream = await Stream(rig).begin()
+            stream = await halted(rig)
             process.stop()
             assert (await stream.end())["error"]["type"] == "InternalServerError"
             status, answer = await rig.post("/inference/v1/generate", {"token_ids": [1], "sampling_params": {}})

@@ -69,7 +69,6 @@ async def test_a_stream_has_the_same_token_by_token(rig: Rig) -> None:
         rig, "/inference/v1/generate", {**body, "stream": True, "stream_options": {"include_usage": True}}
     )
     *chunks, usage = got
-    assert len(chunks) > 3
     assert {chunk["request_id"] for chunk in got} == {"generate-tokens-mine"}
     choices = [chunk["choices"][0] for chunk in chunks]
     assert flat(choice["token_ids"] for choice in choices) == whole["choices"][0]["token_ids"]
@@ -77,7 +76,7 @@ async def test_a_stream_has_the_same_token_by_token(rig: Rig) -> None:
     assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["length"]
     assert choices[-1]["weight_versions"] == whole["choices"][0]["weight_versions"]
     assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"] == prompt
-    assert "prompt_token_ids" not in chunks[1]
+    assert not any("prompt_token_ids" in chunk for chunk in chunks[1:])
     assert usage["choices"] == []
     assert (usage["usage"]["prompt_tokens"], usage["usage"]["completion_tokens"]) == (10, 20)
 

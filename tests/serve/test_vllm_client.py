@@ -22,6 +22,7 @@ from longrein.train.vllm.choose import SyncSettings, vllm_receiver
 from longrein.train.vllm.tied import tied_names
 from longrein.types import Completion, Sampling
 from tests.engines.local.reference import forward_logprobs, random_ids
+from tests.gateway.rig import PATIENCE_S
 from tests.serve.rig import CONTEXT, Rig, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -80,16 +81,18 @@ async def test_weights_come_by_the_trainers_way(rig: Rig, engine: VllmEngine, se
     settings = SyncSettings(urls=(rig.url,), weights_folder=str(tmp_path / "weights"))
     receiver = await asyncio.to_thread(vllm_receiver, settings, tied_names(module))
     crossed: list[Completion] = []
-    versions = iter(range(1, 20))
-    # Whether a request is under way when the weights change is up to the machine.
-    while not any(one.min_policy_version < one.max_policy_version for one in crossed):
-        running = asyncio.create_task(engine.generate(request(5, max_tokens=450)))
-        await asyncio.sleep(0.1)
-        version = next(versions)
-        await asyncio.to_thread(receiver.update, dict(module.named_parameters()), version)
-        crossed.append(await running)
-    assert {one.token_ids.size for one in crossed} == {450}
-    assert (crossed[-1].min_policy_version, crossed[-1].max_policy_version) == (version - 1, version)
+    version = 0
+    async with asyncio.timeout(PATIENCE_S):
+        # The weights may come between two requests.
+        while not crossed:
+            version += 1
+            update = asyncio.create_task(asyncio.to_thread(receiver.update, dict(module.named_parameters()), version))
+            while not update.done():
+                one = await engine.generate(request(5, max_tokens=450))
+                assert one.token_ids.size == 450
+                crossed += [one] if one.min_policy_version < one.max_policy_version else []
+            await update
+    assert [(one.min_policy_version, one.max_policy_version) for one in crossed] == [(version - 1, version)]
     after = await engine.generate(request(6))
     assert (after.min_policy_version, after.max_policy_version) == (version, version)
     np.testing.assert_allclose(

@@ -17,7 +17,8 @@ from google.genai import errors, types
 from longrein.engines.scripted import Delay, Fault
 from longrein.errors import EngineError
 from longrein.types import I32, Message
-from tests.gateway.rig import BASH, Rig, assert_exact, renderer, rig, run_bash, say
+from tests.gateway.held import held
+from tests.gateway.rig import BASH, Rig, assert_exact, renderer, rig, run_bash, say, until
 
 PARAMETERS = BASH["function"]["parameters"]
 TOOL = types.Tool(
@@ -269,16 +270,19 @@ async def test_failed_engine_is_a_server_error(stream: bool) -> None:
 
 
 async def test_waiting_stream_gets_headers_at_once_and_white_space() -> None:
-    async with rig([Delay(seconds=0.2), say("slow")], keep_alive_s=0.02) as r, client_of(r) as client:
-        assert await ask(client, "go", stream=True) == "slow"
-        r.engine.tell("s", [Delay(seconds=0.2), say("slow")])
+    async with held(say("slow"), keep_alive_s=0.02) as (r, script), client_of(r) as client:
+        asking = asyncio.create_task(ask(client, "go", stream=True))
+        await until(lambda: script.asked == 1)
         url = f"{r.endpoint.base_url}/v1beta/models/policy:streamGenerateContent?alt=sse"
         async with aiohttp.ClientSession() as http, http.post(url, json=contents_of("on")) as response:
             assert response.headers["content-type"].startswith("text/event-stream")
-            text = await response.text()
+            text = (await response.content.readexactly(3)).decode()
+            script.go.set()
+            text += await response.text()
+        assert await asking == "slow", "the official client does not mind"
         waiting, _, rest = text.partition("data: ")
         assert waiting.count("\n") >= 3 and not waiting.strip()
-        assert json.loads(rest)["candidates"][0]["content"]["parts"] == [{"text": "slow"}]
+        assert json.loads(rest)["candidates"][0]["content"]["parts"] == [{"text": "answer 2"}]
 
 
 async def test_key_in_the_query_and_a_stream_that_is_an_array() -> None:

@@ -11,11 +11,12 @@ import anthropic
 import pytest
 from anthropic import Anthropic, AsyncAnthropic, beta_async_tool, beta_tool
 
-from longrein.engines.scripted import Delay, Fault
+from longrein.engines.scripted import Fault
 from longrein.errors import EngineError
 from longrein.gateway.dialect import ChatReply, ChatRequest
 from longrein.gateway.dialects.messages.dialect import MessagesDialect
 from longrein.types import I32, Message
+from tests.gateway.held import held
 from tests.gateway.rig import Rig, assert_exact, renderer, rig, run_bash, say
 
 USER: Any = {"role": "user", "content": "go"}
@@ -267,13 +268,17 @@ async def test_refusals_are_the_clients_own_exceptions() -> None:
 
 
 async def test_waiting_stream_pings_and_the_client_does_not_mind() -> None:
-    async with rig([Delay(seconds=0.2), say("slow"), say("slower")], keep_alive_s=0.02) as r, client(r) as c:
-        async with c.messages.stream(**ASK) as stream:
-            assert await stream.get_final_text() == "slow"
-        r.engine.tell("s", [Delay(seconds=0.2), say("slower")])
+    async with held(say("slow"), keep_alive_s=0.02) as (r, script), client(r) as c:
         url = f"{r.endpoint.base_url}/v1/messages"
-        async with aiohttp.ClientSession() as http, http.post(url, json={**ASK, "stream": True}) as response:
-            text = await response.text()
+        async with (
+            c.messages.stream(**ASK) as stream,
+            aiohttp.ClientSession() as http,
+            http.post(url, json={**ASK, "stream": True}) as response,
+        ):
+            pings = [await response.content.readuntil(b"\n\n") for _ in range(3)]
+            script.go.set()
+            text = (b"".join(pings) + await response.read()).decode()
+            assert await stream.get_final_text() == "slow"
         assert text.startswith("event: ping\ndata: ") and text.count("event: ping\n") >= 3
         assert text.endswith('event: message_stop\ndata: {"type":"message_stop"}\n\n')
 
