@@ -10,7 +10,6 @@ import pytest
 from longrein.errors import SandboxError
 from tests.integrations.harbor.stand_in import stand_in
 
-
 LISTENS = "until (exec 9<>/dev/tcp/127.0.0.1/{}) 2>/dev/null; do sleep 0.05; done"
 
 
