@@ -101,7 +101,7 @@ async def test_the_processor_is_shared_out(bubblewrap: BubblewrapBackend) -> Non
 FILLERS = {
     "many files": "i=0; while :; do i=$((i+1)); head -c 1000000 /dev/zero > f$i || exit; done",
     "all folders": "for d in /tmp ~ .; do (while :; do head -c 500000 /dev/zero >$(mktemp $d/XXXX); done)& done; wait",
-    "removed and open": 'for n in 3 4 5 6 7; do eval "exec $n>f; rm f; head -c 10000000 /dev/zero >&$n"; done; sleep 99',
+    "removed, open": 'for n in 3 4 5 6 7; do eval "exec $n>f; rm f; head -c 10000000 /dev/zero >&$n"; done; sleep 99',
     "empty files": "while :; do touch $(seq -f e%g-$$ 1 900); mkdir d$$; cd d$$; done",
 }
 
