@@ -37,17 +37,17 @@ class Server:
 
     def post(self, path: str, body: Any) -> Any:
         data = json.dumps(body).encode()
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, data), timeout=30) as answer:
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, data), timeout=120) as answer:
             return json.load(answer)
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=120) as answer:
             return json.load(answer)
 
     def end(self, number: int) -> str:
         """Send a signal; what it said last."""
         self.process.send_signal(number)
-        out, _none = self.process.communicate(timeout=30)
+        out, _none = self.process.communicate(timeout=120)
         return out
 
 
@@ -111,7 +111,7 @@ def test_a_run_file_of_a_model_alone_is_served_until_ctrl_c(run_file: Path) -> N
 def test_an_engine_that_dies_ends_the_server_with_the_reason(run_file: Path) -> None:
     with serving(run_file) as server:
         server.engine.kill()
-        out, _none = server.process.communicate(timeout=30)
+        out, _none = server.process.communicate(timeout=120)
         assert server.process.returncode == 1
         assert "went away" in out
         assert "Traceback" not in out

@@ -49,6 +49,7 @@ class CountingSession:
         self.transcript: list[Message] = []
         self.final_state: Any = None
         self.threads: set[int] = set()
+        self.napping = threading.Event()
         self.awake = threading.Event()
 
     def initial_messages(self) -> list[Message]:
@@ -74,6 +75,7 @@ class CountingSession:
             case "fall":
                 raise ConnectionResetError("the server is gone")
             case "nap":
+                self.napping.set()
                 self.awake.wait(self.nap_s)
                 return ToolResult(data=None)
             case _:

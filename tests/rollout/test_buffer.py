@@ -62,7 +62,7 @@ def test_groups_travel_whole_and_an_empty_queue_says_so() -> None:
         buffer.get(timeout=0.01)
     assert buffer.ledger.taken == 0
     outbox.put(group)
-    got = buffer.get(timeout=5)
+    got = buffer.get(timeout=60)
     assert got.rollouts[0].trace.calls[0].completion.token_ids.tolist() == [2]
     assert buffer.ledger.taken == 1
     assert not buffer.ledger.waiting
@@ -70,7 +70,7 @@ def test_groups_travel_whole_and_an_empty_queue_says_so() -> None:
     for _ in range(3):
         outbox.put(bytes(1_000_000))
     buffer.close()
-    assert time.monotonic() - started_s < 1
+    assert time.monotonic() - started_s < 20, "nobody reads, and nobody waits for that"
 
 
 @pytest.mark.parametrize("written", [b"", b"\0", struct.pack("!i", 5_000_000) + b"half a message"])
@@ -85,10 +85,10 @@ def test_a_writer_that_dies_in_the_middle_ends_the_wait(written: bytes) -> None:
 
     buffer = RolloutBuffer(Inbox(reading), Ledger(context), explain)
     with pytest.raises(WorkerError, match="it was killed"):
-        buffer.get(timeout=5)
+        buffer.get(timeout=60)
     assert not buffer.ledger.waiting
     with pytest.raises(WorkerError, match="hung up"):
-        RolloutBuffer(Inbox(reading), Ledger(context), lambda: None).get(timeout=5)
+        RolloutBuffer(Inbox(reading), Ledger(context), lambda: None).get(timeout=60)
     with pytest.raises(queue.Empty):
         MetricsQueue(Inbox(reading)).get_nowait()
     buffer.close()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from longrein.rollout.group import RewardSettings, score_group
 from longrein.rollout.recorded import RecordedElsewhereDriver
 from longrein.sessions.openenv import OpenEnvSessions
 from longrein.types import Rollout, Task
+from tests.clock import skip
 from tests.gateway.rig import until
 from tests.rollout.environments import CountingFactory, RecordedFactory
 from tests.sessions.test_openenv_trace import CALL, answered, entry, two_turns
@@ -115,17 +116,18 @@ async def test_agent_out_of_time_is_judged_by_what_was_recorded() -> None:
 
 
 async def test_agent_that_ignores_its_time_is_left() -> None:
-    awake = threading.Event()
+    hanging, awake = threading.Event(), threading.Event()
 
     def hang(timeout_s: float | None) -> int:
-        awake.wait(60)
+        hanging.set()
+        awake.wait(600)
         return 0
 
-    task = Task(task_id="t", prompt="p", agent_timeout_s=0.1)
     factory = RecordedFactory("fetch_proxy_trace", two_turns(), wait=hang)
-    began = time.monotonic()
-    rollout = await run(factory, task, call_timeout_s=0.1)
-    assert time.monotonic() - began < 20.0
+    running = asyncio.create_task(run(factory, call_timeout_s=60.0))
+    await until(hanging.is_set)
+    skip(TASK.agent_timeout_s + 60.0)
+    rollout = await running
     assert rollout.failure is not None and "wait_for_completion() did not return" in rollout.failure.message
     assert factory.sessions[0].closed == 1
     awake.set()
@@ -157,8 +159,14 @@ async def test_session_without_a_recording_says_so() -> None:
 
 
 class SlowToMake(RecordedFactory):
+    """Makes a session when it is told to, once a time."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.make = threading.Semaphore(0)
+
     def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> Any:
-        time.sleep(0.3)
+        assert self.make.acquire(timeout=60)
         return super().create(task, seed, episode_id)
 
 
@@ -166,6 +174,7 @@ async def test_session_that_is_made_too_late_is_closed() -> None:
     factory = SlowToMake("fetch_proxy_trace", two_turns())
     rollout = await run(factory, call_timeout_s=0.05)
     assert rollout.failure is not None and "create() did not return within" in rollout.failure.message
+    factory.make.release()
     await until(lambda: factory.sessions and factory.sessions[0].closed == 1)
 
 
@@ -216,6 +225,7 @@ async def test_a_late_session_that_cannot_be_closed_holds_no_thread() -> None:
     for number in range(1, 4):
         rollout = await driver.run(Attempt(rollout_id=f"r{number}", group_id="g", task=TASK, seed=1))
         assert rollout.failure is not None and "create() did not return within" in rollout.failure.message
+        factory.make.release()
         await until(lambda number=number: sum(session.closed for session in factory.sessions) == number)
     await until(lambda: driver._threads.used == 0)
 

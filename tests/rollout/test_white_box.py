@@ -27,6 +27,7 @@ from longrein.sessions.openenv_types import (
     ToolTraceEntry,
 )
 from longrein.types import Rollout, Task
+from tests.clock import skip
 from tests.gateway.rig import Rig, assert_exact, rig, say, until
 from tests.rollout.environments import CountingFactory, add, calls, roles
 
@@ -274,14 +275,16 @@ async def test_failed_engine_is_not_judged() -> None:
 
 
 async def test_event_loop_goes_on_while_tools_block_and_a_session_has_one_thread() -> None:
-    factory = CountingFactory(nap_s=0.5)
+    factory = CountingFactory(nap_s=60.0)
     ticks = 0
 
     async def tick() -> None:
         nonlocal ticks
         while True:
             await asyncio.sleep(0.01)
-            ticks += 1
+            ticks += bool(factory.sessions) and factory.sessions[0].napping.is_set()
+            if ticks > 5:
+                factory.sessions[0].awake.set()
 
     async with rig([]) as r:
         ticking = asyncio.create_task(tick())
@@ -292,12 +295,12 @@ async def test_event_loop_goes_on_while_tools_block_and_a_session_has_one_thread
 
 
 async def test_hanging_tool_is_left_after_its_time() -> None:
-    factory = CountingFactory(nap_s=60.0)
+    factory = CountingFactory(nap_s=600.0)
     async with rig([]) as r:
         began = time.monotonic()
-        rollout = await run(r, factory, [calls(("nap", {})), say("done")], ToolLoop(), call_timeout_s=0.2)
-        assert time.monotonic() - began < 20.0
-    assert rollout.failure is not None and "call_tool() did not return within 0.2 s" in rollout.failure.message
+        rollout = await run(r, factory, [calls(("nap", {})), say("done")], ToolLoop(), call_timeout_s=3.0)
+        assert time.monotonic() - began < 300.0
+    assert rollout.failure is not None and "call_tool() did not return within 3 s" in rollout.failure.message
     assert rollout.score.reward is None and factory.sessions[0].closed == 1
     factory.sessions[0].awake.set()
     await until(lambda: not threads_of("rollout"))
@@ -305,24 +308,28 @@ async def test_hanging_tool_is_left_after_its_time() -> None:
 
 async def test_time_that_is_up_ends_the_loop_and_the_rest_is_judged() -> None:
     factory = CountingFactory()
-    task = msgspec.structs.replace(TASK, agent_timeout_s=1.5)
     async with rig([]) as r:
-        rollout = await run(r, factory, [calls(add(1)), Delay(seconds=30), say("late")], ToolLoop(), task)
+        turns = [calls(add(1)), Delay(seconds=600), say("late")]
+        running = asyncio.create_task(run(r, factory, turns, ToolLoop()))
+        await until(lambda: len(r.engine.requests) == 2)
+        skip(TASK.agent_timeout_s)
+        rollout = await running
     assert (rollout.status, rollout.score.reward) == ("timed_out", 1.0)
     assert roles(factory.sessions[0].transcript)[-2:] == ["assistant", "tool"]
 
 
-@pytest.mark.parametrize("turns", [[Delay(seconds=30), say("late")], [calls(("nap", {})), say("done")]])
+@pytest.mark.parametrize("turns", [[Delay(seconds=600), say("late")], [calls(("nap", {})), say("done")]])
 async def test_cancelled_driver_closes_the_session_and_its_threads(turns: list[Any]) -> None:
-    factory = CountingFactory(nap_s=0.5)
+    factory = CountingFactory(nap_s=600.0)
+    naps = not isinstance(turns[0], Delay)
     async with rig([]) as r:
         running = asyncio.create_task(run(r, factory, turns, ToolLoop()))
-        await until(lambda: r.engine.requests and (len(r.engine.completions) or len(turns) == 2))
-        await asyncio.sleep(0.05)
+        await until(lambda: r.engine.requests and (not naps or factory.sessions[0].napping.is_set()))
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
         assert factory.sessions[0].closed == 1 and "rollout" in r.engine.forgotten
+    factory.sessions[0].awake.set()
     await until(lambda: not threads_of("rollout"))
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+from longrein.sandboxes.base import Sandbox
 from longrein.sandboxes.cgroups import planned_folders
 from longrein.sandboxes.leftovers import processes_of
 from longrein.types import Mount
@@ -36,6 +39,16 @@ def python(code: str) -> tuple[str, ...]:
 
 def sh(script: str) -> tuple[str, ...]:
     return ("sh", "-c", script)
+
+
+async def until_written(sandbox: Sandbox, path: str) -> None:
+    """Wait for what runs in the sandbox to have written ``path``."""
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(FileNotFoundError):
+                await sandbox.read(path)
+                return
+            await asyncio.sleep(0.01)
 
 
 def cgroups_writable() -> bool:

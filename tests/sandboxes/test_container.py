@@ -129,12 +129,12 @@ async def test_no_privileges_and_no_host(backend: ContainerBackend, tmp_path: Pa
 
 async def test_timeouts_and_cancelling_kill_everything(backend: ContainerBackend, client: str) -> None:
     sandbox = await backend.create(SandboxSpec())
-    result = await sandbox.exec(sh("trap '' TERM; echo up; (sleep 600 &) ; sleep 600"), timeout_s=4.0)
+    result = await sandbox.exec(sh("trap '' TERM; echo up; (sleep 600 &) ; sleep 600"), timeout_s=20.0)
     assert (result.exit_code, result.timed_out, result.stdout) == (-9, True, b"up\n")
     assert containers(client) == []
     background = await sandbox.start(("sleep", "60"))
     await background.kill()
-    assert (await background.wait(1)).exit_code < 0
+    assert (await background.wait(20)).exit_code < 0
     for delay_s in (0.0, 0.1, 1.0):
         running = asyncio.create_task(sandbox.exec(("sleep", "60"), timeout_s=60))
         await asyncio.sleep(delay_s)
@@ -148,12 +148,12 @@ async def test_timeouts_and_cancelling_kill_everything(backend: ContainerBackend
 async def test_limits(backend: ContainerBackend) -> None:
     limits = SandboxLimits(memory_bytes=64 << 20, pids=30, disk_bytes=20 << 20)
     sandbox = await backend.create(SandboxSpec(limits=limits))
-    bomb = await sandbox.exec(sh("for i in $(seq 60); do sleep 5 & done; echo all"), timeout_s=60)
+    bomb = await sandbox.exec(sh("for i in $(seq 60); do sleep 600 & done; echo all"), timeout_s=60)
     assert bomb.stdout != b"all\n" and b"fork" in bomb.stderr, bomb
     hog = await sandbox.exec(sh("head -c 200000000 /dev/zero > x; exec 2>/dev/null; cat x x | head -c 1"), timeout_s=60)
     assert hog.exit_code != 0 or (await sandbox.exec(sh("ls -s x"), timeout_s=60)).stdout != b""
-    filler = "for i in $(seq 40); do head -c 1000000 /dev/zero > f$i; sleep 0.05; done; echo all"
-    filled = await sandbox.exec(sh(filler), timeout_s=60)
+    filler = "for i in $(seq 40); do head -c 1000000 /dev/zero > f$i; sleep 0.05; done; sleep 600"
+    filled = await sandbox.exec(sh(filler), timeout_s=120)
     assert "disk_limit" in {finding.kind for finding in filled.findings}
     await sandbox.close()
 

@@ -18,7 +18,7 @@ FETCH = """
 import urllib.request
 request = urllib.request.Request("http://127.0.0.1:%d/", data=%s)
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-print(len(opener.open(request, timeout=5).read()))
+print(len(opener.open(request, timeout=60).read()))
 """
 
 
@@ -113,7 +113,7 @@ async def test_the_listed_port_and_only_that_is_reachable(bubblewrap: Bubblewrap
         sandbox = await bubblewrap.create(SandboxSpec(readonly_mounts=PYTHON_MOUNTS, loopback_ports=(http_port,)))
         allowed = await sandbox.exec(python(FETCH % (http_port, None)), timeout_s=20)
         assert allowed.stdout == b"5\n", allowed.stderr
-        large = await sandbox.exec(python(FETCH % (http_port, "b'x' * 5_000_000")), timeout_s=20)
+        large = await sandbox.exec(python(FETCH % (http_port, "b'x' * 5_000_000")), timeout_s=60)
         assert large.stdout == b"5000000\n", large.stderr
         refused = await sandbox.exec(python(FETCH % (other.getsockname()[1], None)), timeout_s=20)
         assert b"refused" in refused.stderr
@@ -149,8 +149,8 @@ async def test_connections_are_closed_on_both_sides(bubblewrap: BubblewrapBacken
 
 
 async def test_stdin_is_empty_unless_given(sandbox: Sandbox) -> None:
-    assert (await sandbox.exec(("cat",), timeout_s=5)).stdout == b""
-    assert (await sandbox.exec(("cat",), stdin=b"hello", timeout_s=5)).stdout == b"hello"
+    assert (await sandbox.exec(("cat",), timeout_s=60)).stdout == b""
+    assert (await sandbox.exec(("cat",), stdin=b"hello", timeout_s=60)).stdout == b"hello"
 
 
 async def test_the_sessions_key_is_in_no_command_line(sandbox: Sandbox) -> None:

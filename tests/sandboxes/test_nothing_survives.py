@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -118,6 +119,7 @@ def test_nothing_survives_a_closed_session(
     root = tmp_path_factory.mktemp("nothing")
     with asyncio.Runner() as runner:
         runner.run(asyncio.sleep(0))
+        gc.collect()
         descriptors = open_descriptors()
         runner.run(one_session(root, actions))
         assert left_behind(root) == NOTHING
@@ -157,11 +159,14 @@ def owner(backend: type, root: Path, port: int) -> subprocess.Popen[bytes]:
     )
 
 
-def waited_for_processes(root: Path) -> set[int]:
-    deadline_s = time.monotonic() + 3
-    while processes_of(f"{root.name}/longrein-") and time.monotonic() < deadline_s:
+def commands_left(root: Path, may_stay: str = "") -> set[str]:
+    """What still runs once all but ``may_stay`` has had its time to end; that has 3 s."""
+    started_s = time.monotonic()
+    while left := {command_name(pid) for pid in processes_of(f"{root.name}/longrein-")} - {""}:
+        if time.monotonic() - started_s > (3 if left <= {may_stay} else 20):
+            break
         time.sleep(0.02)
-    return processes_of(f"{root.name}/longrein-")
+    return left
 
 
 def dead_process() -> int:
@@ -186,7 +191,7 @@ def test_leftovers_of_a_killed_owner_are_reaped(backend: type, root: Path) -> No
         process.kill()
         process.communicate()
     if backend is BubblewrapBackend:
-        assert waited_for_processes(root) == set(), "bubblewrap's processes die with their owner, unasked"
+        assert commands_left(root) == set(), "bubblewrap's processes die with their owner, unasked"
     assert len(reap_leftovers(root)) == 1
     assert left_behind(root, process.pid) == NOTHING
 
@@ -201,7 +206,7 @@ def test_an_owner_killed_while_it_starts_a_sandbox_leaves_nothing(root: Path, de
         process.send_signal(signal.SIGKILL)
         process.communicate()
     # In the millisecond of the test below, what is left has not come as far as a command.
-    assert {command_name(pid) for pid in waited_for_processes(root)} <= {"bwrap"}
+    assert commands_left(root, may_stay="bwrap") <= {"bwrap"}
     reap_leftovers(root)
     assert left_behind(root, process.pid) == NOTHING
 
@@ -263,8 +268,9 @@ async def test_a_bwrap_that_reports_gibberish_fails_at_once(root: Path, tmp_path
     bwrap.chmod(0o755)
     sandbox = await BubblewrapBackend(root=str(root), bwrap=str(bwrap)).create(SandboxSpec())
     started_s = time.monotonic()
-    with pytest.raises(SandboxError, match="did not start"):
+    with pytest.raises(SandboxError, match="did not start") as raised:
         await sandbox.exec(sh("true"), timeout_s=20)
+    assert not isinstance(raised.value.__cause__, TimeoutError), "it was waited for"
     await sandbox.close()
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < 60
     assert left_behind(root) == NOTHING

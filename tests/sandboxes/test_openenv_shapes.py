@@ -78,7 +78,7 @@ def test_background_commands_share_processes_and_ports(handle: Handle) -> None:
     serve = f"exec {PYTHON} -m http.server 7000 --bind 127.0.0.1"
     server = handle.start_bg(serve, cwd="/workdir")
     fetch = f"{PYTHON} -c \"import urllib.request as u; print(u.urlopen('http://127.0.0.1:7000/').status)\""
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + 120
     while (answer := handle.exec(fetch)).exit_code != 0 and time.monotonic() < until_s:
         time.sleep(0.05)
     assert answer.stdout == "200\n", answer.stderr
@@ -87,7 +87,7 @@ def test_background_commands_share_processes_and_ports(handle: Handle) -> None:
         server.wait(0.1)
     server.kill()
     server.kill()
-    assert server.wait(5) == 137
+    assert server.wait(20) == 137
     assert handle.exec(fetch).exit_code != 0
 
 
@@ -104,11 +104,10 @@ def test_after_kill_nothing_is_left_and_nothing_works(theirs: AsOpenEnv, root: P
 
 
 def test_a_sandbox_ends_with_its_time(theirs: AsOpenEnv) -> None:
-    handle = theirs.create(timeout_s=1)
+    handle = theirs.create(timeout_s=5)
     try:
-        job = handle.start_bg("sleep 600")
         with pytest.raises(SandboxError, match="time is over"):
-            job.wait(20)
+            handle.start_bg("sleep 600").wait(60)
     finally:
         handle.kill()
 
@@ -129,11 +128,11 @@ async def test_exit_codes_output_and_environment(around: FromOpenEnv) -> None:
     assert (await sandbox.exec(sh("kill -TERM $$"), timeout_s=20)).exit_code == -15
     assert (await sandbox.exec(("no-such-command",), timeout_s=20)).exit_code == 127
     assert (await sandbox.exec(("pwd",), timeout_s=20)).stdout.decode().strip() == sandbox.workdir
-    slow = await sandbox.exec(sh("echo up; sleep 60"), timeout_s=1.0)
+    slow = await sandbox.exec(sh("echo up; sleep 600"), timeout_s=6.0)
     assert (slow.exit_code, slow.stdout, slow.timed_out) == (-9, b"up\n", True)
     background = await sandbox.start(("sleep", "60"))
     await background.kill()
-    assert (await background.wait(1)).exit_code == -9
+    assert (await background.wait(20)).exit_code == -9
     await sandbox.close()
     await sandbox.close()
     with pytest.raises(SandboxError, match="closed"):

@@ -220,7 +220,7 @@ async def test_code_under_test_cannot_choose_not_to_be_judged(cheat: str) -> Non
 async def test_a_fork_bomb_is_judged() -> None:
     task = mbpp_task("row", "0", MBPP_ROWS[1])
     short = json.dumps({**json.loads(task.tests["asserts.json"]), "seconds": 1.0}).encode()
-    task = msgspec.structs.replace(task, tests={**task.tests, "asserts.json": short}, verifier_timeout_s=30.0)
+    task = msgspec.structs.replace(task, tests={**task.tests, "asserts.json": short}, verifier_timeout_s=120.0)
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     assert (await in_sandboxes(task, solution(bomb))).reward == 0.0
 

@@ -38,7 +38,7 @@ def by_file(task: Task, work: WorkTree) -> Any:
         "nan": lambda: float("nan"),
         "text": lambda: "1",
         "crash": lambda: work.files["absent"],
-        "hang": lambda: time.sleep(2),
+        "hang": lambda: time.sleep(60),
         "numpy": lambda: {"reward": np.float32(0.5), "right": np.int64(3), "all": np.bool_(True)},
         "huge": lambda: 10**400,
         "huge metric": lambda: {"reward": 1, "n": 10**400},

@@ -141,7 +141,7 @@ async def test_what_an_agent_leaves_can_neither_hang_the_judge_nor_hide(
     assert (await sandbox.exec(("bash", "-c", make), timeout_s=20)).exit_code == 0
     work = await sandbox.collect()
     await sandbox.close()
-    verdict = await score(backend, judged_by(CAT, timeout_s=5.0), work)
+    verdict = await score(backend, judged_by(CAT, timeout_s=60.0), work)
     assert verdict.reward == reward, verdict.reason
 
 

@@ -17,6 +17,7 @@ from longrein.integrations.harbor.sandbox import HarborSandbox
 from longrein.sandboxes.base import SandboxLimits, SandboxSpec, WorkFile, WorkTree
 from longrein.types import Mount
 from tests.integrations.harbor.stand_in import Result, StandIn, stand_in
+from tests.integrations.harbor.test_shell import LISTENS
 
 SPEC = SandboxSpec(files={"given/a.txt": b"one"}, folders=("/tests",))
 
@@ -49,7 +50,9 @@ async def test_commands_end_as_they_do_everywhere(tmp_path: Path) -> None:
 
 async def test_nothing_that_a_command_started_outlives_it(tmp_path: Path) -> None:
     async with opened(tmp_path) as sandbox:
-        beats = "(while :; do date +%s%N > beat; sleep 0.1; done) >/dev/null 2>&1 & sleep 0.4"
+        beats = (
+            "(while :; do date +%s%N > beat; sleep 0.1; done) >/dev/null 2>&1 & until [ -s beat ]; do sleep 0.1; done"
+        )
         await sandbox.exec(("bash", "-c", f"setsid bash -c '{beats}'"), timeout_s=20)
         before = await sandbox.read("beat")
         await asyncio.sleep(0.4)
@@ -189,8 +192,11 @@ KNOCK = "exec 9<>/dev/tcp/127.0.0.1/{}"
 KILL_THE_RELAY = """
 import os, pathlib
 for line in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-    if b"serve" in line.read_bytes().split(bytes(1)):
-        os.kill(int(line.parent.name), 9)
+    try:
+        if b"serve" in line.read_bytes().split(bytes(1)):
+            os.kill(int(line.parent.name), 9)
+    except OSError:
+        pass  # it has just ended
 """
 
 
@@ -256,7 +262,7 @@ async def test_an_agent_that_puts_its_own_relay_there_reaches_no_other_port(tmp_
 
 async def test_a_relay_that_cannot_start_says_why() -> None:
     async with stand_in() as environment:
-        await environment.exec("python3 -m http.server 8124 --bind 127.0.0.1 >/dev/null 2>&1 & sleep 0.5")
+        await environment.exec(f"python3 -m http.server 8124 --bind 127.0.0.1 >/dev/null 2>&1 & {LISTENS.format(8124)}")
         with pytest.raises(SandboxError, match="in use"):
             await ExecRelay().open(environment, (8124,))
     assert os.getpid()

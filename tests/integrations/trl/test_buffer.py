@@ -75,7 +75,7 @@ def test_waiting_ends_in_time_although_groups_come_that_are_not_delivered() -> N
     started_s = time.monotonic()
     with pytest.raises(queue.Empty):
         rig.buffer.get(timeout=0.2)
-    assert 0.15 < time.monotonic() - started_s < 2.0
+    assert 0.15 < time.monotonic() - started_s < 20.0
 
 
 def test_one_group_after_another_without_a_token_to_train_is_an_error_with_its_reason() -> None:

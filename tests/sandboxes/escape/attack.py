@@ -28,7 +28,7 @@ print("won" if won else "lost")
 
 UNSEEN = """
 def unseen(work):
-    '''Run work in a process of its own that sheds all by which it could be known; it lives for 20 s at most.'''
+    '''Run work in a process of its own that sheds all by which it could be known; it lives for a minute at most.'''
     code = "import os, sys, time, glob\\n" + textwrap.dedent(work)
     if os.fork() == 0:
         os.setsid()

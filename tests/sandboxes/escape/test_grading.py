@@ -15,13 +15,21 @@ from tests.sandboxes.inside import PYTHON_MOUNTS
 
 ENDPOINT = Endpoint(base_url="http://127.0.0.1:1/k", api_key="k", model="m", port=1, context_length=1, max_tokens=1)
 LOGS = '"${SANDBOX_ROOT:-}/logs/verifier"'
-WRONG = f"sleep 0.5; echo 0 > {LOGS}/reward.txt; sleep 1".encode()
-"""A verifier that is never content, and slow enough for whoever wants to come between."""
+TRIES = {"plain": 600, "walled": 10}
+"""How often a verifier looks, ten times a second, for what an attacker does. The plain one is waited for on a busy
+machine too; the walled one could only be late."""
+
+
+def never_content(kind: str, until: str) -> bytes:
+    """A verifier that is slow enough for whoever wants to come between."""
+    wait = f"for i in $(seq {TRIES[kind]}); do {until} && break; sleep 0.1; done"
+    return f"sleep 0.5; echo 0 > {LOGS}/reward.txt; {wait}".encode()
+
 
 REWRITE_LATER = """
     unseen(f'''
 open({os.environ["PID_FILE"]!r}, "w").write(str(os.getpid()))
-end = time.monotonic() + 20
+end = time.monotonic() + 120
 while time.monotonic() < end:
     for path in glob.glob({os.environ["ROOT"]!r} + "/*/root/logs/verifier/reward.txt") + ["/logs/verifier/reward.txt"]:
         try:
@@ -38,7 +46,7 @@ while time.monotonic() < end:
 STEAL_TESTS_LATER = """
     unseen(f'''
 open({os.environ["PID_FILE"]!r}, "w").write(str(os.getpid()))
-end = time.monotonic() + 20
+end = time.monotonic() + 120
 while time.monotonic() < end:
     for path in glob.glob({os.environ["ROOT"]!r} + "/*/root/tests/test.sh") + ["/tests/test.sh"]:
         try:
@@ -55,7 +63,7 @@ CHANGE_WORK_LATER = """
     unseen(f'''
 open({os.environ["PID_FILE"]!r}, "w").write(str(os.getpid()))
 time.sleep(1.0)
-end = time.monotonic() + 20
+end = time.monotonic() + 120
 while time.monotonic() < end:
     for path in glob.glob({os.environ["ROOT"]!r} + "/*/work") + ["/workdir"]:
         try:
@@ -90,7 +98,7 @@ SHADOW_A_MODULE = """
 
 
 async def judged(backend: SandboxBackend, body: str, tests: bytes, env: dict[str, str] | None = None) -> Score:
-    task = Task(task_id="t", prompt="p", tests={"test.sh": tests}, agent_timeout_s=30.0)
+    task = Task(task_id="t", prompt="p", tests={"test.sh": tests}, agent_timeout_s=60.0, verifier_timeout_s=120.0)
     harness = Command(argv=program(body), env=env or {}, mounts=PYTHON_MOUNTS)
     session = await AgentSessionFactory(harness=harness, backend=backend).create(
         task=task, endpoint=ENDPOINT, session_id="s"
@@ -119,7 +127,8 @@ async def test_the_reward_is_rewritten_by_what_the_agent_left_running(
 ) -> None:
     backend: SandboxBackend = request.getfixturevalue(kind)
     try:
-        score = await judged(backend, REWRITE_LATER, WRONG, hidden_from(kind, tmp_path, root))
+        check = never_content(kind, until=f"grep -q 1 {LOGS}/reward.txt")
+        score = await judged(backend, REWRITE_LATER, check, hidden_from(kind, tmp_path, root))
     finally:
         stop(tmp_path / "pid")
     assert score.reward == (1.0 if kind == "plain" else 0.0)
@@ -131,7 +140,8 @@ async def test_the_hidden_tests_are_read_by_what_the_agent_left_running(
 ) -> None:
     backend: SandboxBackend = request.getfixturevalue(kind)
     try:
-        await judged(backend, STEAL_TESTS_LATER, WRONG, hidden_from(kind, tmp_path, root))
+        check = never_content(kind, until=f"[ -e {tmp_path}/loot ]")
+        await judged(backend, STEAL_TESTS_LATER, check, hidden_from(kind, tmp_path, root))
     finally:
         stop(tmp_path / "pid")
     assert (tmp_path / "loot").exists() == (kind == "plain")
@@ -141,8 +151,7 @@ async def test_the_hidden_tests_are_read_by_what_the_agent_left_running(
 async def test_the_work_is_done_after_the_end(
     request: pytest.FixtureRequest, kind: str, tmp_path: Path, root: Path
 ) -> None:
-    # The plain one is waited for on a busy machine too; the walled one could only be late.
-    tries = {"plain": 200, "walled": 30}[kind]
+    tries = {"plain": 600, "walled": 30}[kind]
     wait = f"for i in $(seq {tries}); do grep -q 42 answer.txt 2>/dev/null && break; sleep 0.1; done"
     check = f"{wait}; grep -q 42 answer.txt && echo 1 > {LOGS}/reward.txt || echo 0 > {LOGS}/reward.txt".encode()
     backend: SandboxBackend = request.getfixturevalue(kind)

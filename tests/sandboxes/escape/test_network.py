@@ -44,7 +44,7 @@ CALL_WITH_KEYS = """
             request.add_header("Content-Type", "application/json")
             body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "go"}]}).encode()
             try:
-                opener.open(request, data=body, timeout=10).read()
+                opener.open(request, data=body, timeout=60).read()
                 return True
             except urllib.error.HTTPError as error:
                 if error.code not in (401, 403, 404):
@@ -122,7 +122,7 @@ async def test_the_gateway_with_a_siblings_key(request: pytest.FixtureRequest, k
     async with rig([say("hello")] * 2) as ours:
         sibling = ours.gateway.open_session("sibling")
         place = await backend.create(SandboxSpec())
-        running = await place.start(("sleep", "60"), env={"SIBLING_KEY": sibling.api_key})
+        running = await place.start(("sleep", "600"), env={"SIBLING_KEY": sibling.api_key})
         try:
             port = ours.endpoint.port
             result = await attempt(backend, STEAL_A_KEY, env={"KEYS": "", "PORT": str(port)}, ports=(port,))

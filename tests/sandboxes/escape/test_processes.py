@@ -59,7 +59,7 @@ MULTIPLY = """
     return True
 """
 OUTLIVE = """
-    unseen(f"open({os.environ['PID_FILE']!r}, 'w').write(str(os.getpid()))\\ntime.sleep(20)")
+    unseen(f"open({os.environ['PID_FILE']!r}, 'w').write(str(os.getpid()))\\ntime.sleep(60)")
     while not os.path.exists(os.environ["PID_FILE"]):
         time.sleep(0.01)
     return True
@@ -85,7 +85,7 @@ async def test_the_memory_of_other_processes(plain: SandboxBackend, walled: Sand
 
 @pytest.fixture
 def victim() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "60"])
+    process = subprocess.Popen(["sleep", "600"])
     yield process
     process.kill()
     process.wait()
@@ -96,7 +96,7 @@ async def test_killing_others(plain: SandboxBackend, walled: SandboxBackend, vic
     assert not await wins(walled, KILL_OTHERS, env=env)
     assert victim.poll() is None
     assert await wins(plain, KILL_OTHERS, env=env)
-    assert victim.wait(5) == -9
+    assert victim.wait(20) == -9
 
 
 async def test_a_fork_bomb(plain: SandboxBackend, walled: SandboxBackend) -> None:

@@ -33,8 +33,10 @@ while :; do
       mv "$id.end" "$id.rc" ) &
   done
   for killed in *.kill; do
-    [ -e "$killed" ] || continue
-    id="${killed%.kill}"; rm -f "$killed"; kill -KILL -- "-$(cat "$id.pid")"
+    # Its pid is not written yet where its time was over before it had begun: it is looked for again.
+    id="${killed%.kill}"; [ -s "$id.pid" ] || continue
+    rm -f "$killed"; pid="$(cat "$id.pid")"
+    kill -KILL -- "-$pid" 2>/dev/null || kill -KILL "$pid"
   done
   sleep 0.03
 done
