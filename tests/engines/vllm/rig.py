@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from longrein.engines.vllm.process import ServerProcess
 from longrein.engines.vllm.spec import VllmEngineSpec
 from longrein.types import F32, I32, Completion, Sampling
 from tests import tiny
+from tests.ports import free_port
 
 PYTHON = os.environ.get("LONGREIN_VLLM_PYTHON", str(Path(__file__).parents[3] / ".vllm" / "bin" / "python"))
 """Of the virtual environment that ``make test-vllm`` makes."""
@@ -70,12 +70,6 @@ def save_model(folder: Path, **overrides: Any) -> Path:
 
 def load(folder: Path) -> torch.nn.Module:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 @contextlib.contextmanager
