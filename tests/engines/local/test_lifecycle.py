@@ -101,7 +101,7 @@ process = LocalEngineProcess(LocalEngineConfig(model=sys.argv[1]))
 process.start()
 print(process.pid, process.spec.socket_path, flush=True)
 if sys.argv[2] == "wait":
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 
