@@ -14,12 +14,13 @@ import pytest
 import torch
 
 from longrein.engines.base import AdapterSpec, AdapterTarget
-from longrein.engines.local import wire
+from longrein.engines.local import scheduler, wire
 from longrein.engines.local.config import LocalEngineConfig
 from longrein.engines.local.forward import DecodeRows, Forward, Piece
 from longrein.engines.local.kv import KvLayout, LayerShape
 from longrein.engines.local.model import LocalModel, load_model
 from longrein.engines.local.process import LocalEngineProcess
+from longrein.engines.local.sample import Sampled, sample
 from longrein.engines.local.shortage import ShortageError, shortage
 from longrein.errors import EngineError
 from longrein.train.folder_weights import folder_weights
@@ -127,6 +128,26 @@ def test_a_pass_that_is_made_again_samples_the_same(short: LocalModel, passes_be
     assert [completion(replies[ticket]).token_ids.tolist() for ticket in tickets] == expected
 
 
+def test_a_token_that_is_drawn_again_is_drawn_with_the_same_number(
+    short: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(short)
+    wanted = [request(f"c{number}", random_ids(number, 30), max_tokens=12) for number in range(3)]
+    expected = [one.token_ids.tolist() for one in driver.run(*wanted)]
+    fails = iter([False, True, False, True, True])
+
+    def sampled(*given: Any) -> Sampled:
+        if next(fails, False):
+            raise MemoryError
+        return sample(*given)
+
+    monkeypatch.setattr(scheduler, "sample", sampled)
+    # Shortages after the first pass find the cache empty, and would be the end of a request.
+    monkeypatch.setattr(driver.scheduler, "_next_victim", lambda: None)
+    assert [one.token_ids.tolist() for one in driver.run(*wanted)] == expected
+    assert next(fails, "none left") == "none left"
+
+
 def test_the_largest_request_makes_room_for_the_others(short: LocalModel) -> None:
     driver = Driver(short, cache_tokens=0)
     sizes = (10, 300, 40)
@@ -134,7 +155,7 @@ def test_the_largest_request_makes_room_for_the_others(short: LocalModel) -> Non
         driver.submit(request(f"c{size}", random_ids(size, size), max_tokens=400 if size == 10 else 20))
         for size in sizes
     ]
-    while len(driver.scheduler._rows) < len(sizes):
+    while len(driver.scheduler._decoding.rows) < len(sizes):
         driver.scheduler.step()
     forward_of(short).fails = 1
     replies = driver.finish()

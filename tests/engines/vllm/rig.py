@@ -17,16 +17,20 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from longrein.engines.base import EngineRequest
+from longrein.engines.vllm.control import ControlTimeouts, ServerControl
 from longrein.engines.vllm.process import ServerProcess
 from longrein.engines.vllm.spec import VllmEngineSpec
 from longrein.types import F32, I32, Completion, Sampling
 from tests import tiny
+from tests.engines.waiting import until
 from tests.ports import free_port
 
 PYTHON = os.environ.get("LONGREIN_VLLM_PYTHON", str(Path(__file__).parents[3] / ".vllm" / "bin" / "python"))
 """Of the virtual environment that ``make test-vllm`` makes."""
 CONTEXT = 4096
-"""Room for completions that are still under way when an update comes, on a fast machine too."""
+LONG = 1000
+SLOW_STEP_S = 0.2
+"""At which so many tokens take more than three minutes."""
 START_TIMEOUT_S = 240.0
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -104,9 +108,12 @@ def request(prompt: list[int], *, name: str = "r", **sampling: Any) -> EngineReq
 
 
 def long_request(prompt: list[int], *, name: str = "r") -> EngineRequest:
-    """One that is still under way when an update comes. Without a seed: vLLM 0.32 on a CPU ends over a seeded request
-    that it prefills in pieces, as it may do after an update (docs/doctor.md)."""
-    return request(prompt, name=name, max_tokens=CONTEXT - 500, seed=None)
+    """One that is still under way when an update comes, where the server is :func:`slowed`.
+
+    Without a seed: vLLM 0.32 on a CPU ends over a seeded request that it prefills in pieces, as it may do after an
+    update (docs/doctor.md).
+    """
+    return request(prompt, name=name, max_tokens=LONG, seed=None)
 
 
 def metric(url: str, name: str) -> int:
@@ -114,18 +121,27 @@ def metric(url: str, name: str) -> int:
     return int(sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{")))
 
 
+@contextlib.contextmanager
+def slowed(url: str) -> Iterator[None]:
+    """Within, nothing long ends by itself, however fast the machine and however slow the test."""
+    with ServerControl(url, ControlTimeouts()) as server:
+        server.call("/collective_rpc", {"method": "longrein_pace", "args": [SLOW_STEP_S]})
+        try:
+            yield
+        finally:
+            server.call("/collective_rpc", {"method": "longrein_pace", "args": [0.0]})
+
+
 async def under_way(
-    url: str, asked: list[Coroutine[Any, Any, Completion]], tokens: int = 30
+    url: str, asked: list[Coroutine[Any, Any, Completion]], tokens: int = 10
 ) -> list[asyncio.Task[Completion]]:
-    """Begin them, and return when the server has sampled so many tokens for each, on a fast or a busy machine."""
+    """Begin them, and return when the server runs them all and has since sampled so many tokens for each."""
+    tasks = [asyncio.create_task(one) for one in asked]
+    await until(lambda: metric(url, "vllm:num_requests_running") == len(asked))
     sampled = "vllm:generation_tokens_total"
     wanted = metric(url, sampled) + tokens * len(asked)
-    tasks = [asyncio.create_task(one) for one in asked]
-    for _ in range(2000):
-        if metric(url, sampled) >= wanted:
-            break
-        await asyncio.sleep(0.02)
-    assert not any(task.done() for task in tasks), "give them more tokens"
+    await until(lambda: metric(url, sampled) >= wanted)
+    assert not any(task.done() for task in tasks), "the server must be slowed"
     return tasks
 
 

@@ -107,14 +107,15 @@ async def test_adapters_alone_are_sent_beside_a_base(served: Any, tmp_path: Path
             assert sorted(load_file(next((tmp_path / "weights" / f"a{version}").glob("*.safetensors"))))
         # What is in flight goes on with the adapter of the next version, and its file is not gone under it.
         engine = await rig.spec(served.url, model=served.model).connect()
-        (asked,) = await rig.under_way(served.url, [engine.generate(rig.long_request(PROMPT))])
-        before, version = version, next(VERSIONS)
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if ".lora_" in name:
-                    parameter.add_(torch.randn_like(parameter) * 0.3)
-        update = adapter_update(model)
-        await asyncio.to_thread(weights.update_adapter, update.tensors, update.spec, version)
+        with rig.slowed(served.url):
+            (asked,) = await rig.under_way(served.url, [engine.generate(rig.long_request(PROMPT))])
+            before, version = version, next(VERSIONS)
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if ".lora_" in name:
+                        parameter.add_(torch.randn_like(parameter) * 0.3)
+            update = adapter_update(model)
+            await asyncio.to_thread(weights.update_adapter, update.tensors, update.spec, version)
         done = await asked
         await engine.close()
         assert (done.min_policy_version, done.max_policy_version) == (before, version)

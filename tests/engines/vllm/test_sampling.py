@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from longrein.errors import ContextLengthError, EngineError, EngineRequestError
 from tests import tiny
 from tests.engines.vllm import rig
 from tests.engines.vllm.closed_ports import dead_url
+from tests.engines.waiting import until
 
 pytestmark = pytest.mark.vllm
 PROMPT = [10, 20, 30, 40]
@@ -127,15 +128,13 @@ async def test_the_completions_route_gives_the_same(engine: VllmEngine) -> None:
 
 
 async def test_cancelling_frees_the_server(engine: VllmEngine, served: Any) -> None:
-    asked = await rig.under_way(
-        served.url, [engine.generate(rig.long_request(PROMPT, name=f"c{n}")) for n in range(16)], tokens=5
-    )
-    # None has ended. The server's gauge lags behind.
-    await until(lambda: at_the_server(served.url) > 0)
-    for task in asked:
-        task.cancel()
-    await asyncio.gather(*asked, return_exceptions=True)
-    await until(lambda: at_the_server(served.url) == 0)
+    with rig.slowed(served.url):
+        requests = [rig.long_request(PROMPT, name=f"c{n}") for n in range(16)]
+        asked = await rig.under_way(served.url, [engine.generate(request) for request in requests], tokens=3)
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        await until(lambda: at_the_server(served.url) == 0)
 
 
 async def test_a_conversation_goes_on_elsewhere_when_its_server_is_out(served: Any) -> None:
@@ -156,14 +155,6 @@ def dead_members(engine: VllmEngine, *urls: str) -> list[Any]:
 
     (live,) = engine._fleet.members
     return [Member(server=Server(url, engine._session, 5.0), route=live.route, model=live.model) for url in urls]
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if reached():
-            return
-        await asyncio.sleep(0.05)
-    pytest.fail("never reached")
 
 
 def at_the_server(url: str) -> int:

@@ -74,10 +74,12 @@ async def test_weights_that_were_sent_are_sampled_with_also_by_what_is_in_flight
     engine: VllmEngine = await rig.spec(served.url, model=served.model).connect()
     before = next(VERSIONS)
     await asyncio.to_thread(weights.update, named_weights(model), before)
-    asked = await rig.under_way(served.url, [engine.generate(rig.long_request(PROMPT, name=f"t{n}")) for n in range(3)])
-    after = next(VERSIONS)
-    rig.shake(model, after)
-    await asyncio.to_thread(weights.update, named_weights(model), after)
+    with rig.slowed(served.url):
+        requests = [rig.long_request(PROMPT, name=f"t{n}") for n in range(3)]
+        asked = await rig.under_way(served.url, [engine.generate(request) for request in requests])
+        after = next(VERSIONS)
+        rig.shake(model, after)
+        await asyncio.to_thread(weights.update, named_weights(model), after)
     for done in await asyncio.gather(*asked):
         assert (done.min_policy_version, done.max_policy_version) == (before, after)
         assert abs(rig.trainers_logprobs(model, PROMPT, done.token_ids) - done.logprobs)[-20:].max() < 1e-4

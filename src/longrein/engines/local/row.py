@@ -54,6 +54,8 @@ class Row:
         self.forgotten = False
         self._stop = stop
         self._rng = rng
+        self.uniform = self._draw()
+        """The number that its next token is drawn with: a pass that is made again draws it with the same."""
         self._tokens: I32 = np.empty(job.prompt_ids.size + job.max_tokens, dtype=np.int32)
         self._tokens[: job.prompt_ids.size] = job.prompt_ids
         self._logprobs: F32 = np.empty(job.max_tokens, dtype=np.float32)
@@ -106,11 +108,6 @@ class Row:
         """The sampled tokens' logprobs, float32 ``[n]``."""
         return self._logprobs[: self.size - self.job.prompt_ids.size]
 
-    def draw(self) -> float:
-        """The next uniform number of this request's own stream."""
-        # float32 here: a float64 just below 1 would round up to it.
-        return float(self._rng.random(dtype=np.float32))
-
     def append(self, token_id: int, logprob: float, policy_version: int) -> FinishReason | None:
         """Add a sampled token; returns why the completion ends with it, if it does."""
         sampled = self.size - self.job.prompt_ids.size
@@ -118,6 +115,7 @@ class Row:
         self._logprobs[sampled] = logprob
         self.size += 1
         self.max_policy_version = policy_version
+        self.uniform = self._draw()
         if self._stop.ends(self.completion_ids):
             return "stop"
         return "length" if sampled + 1 == self.job.max_tokens else None
@@ -134,3 +132,7 @@ class Row:
             max_policy_version=self.max_policy_version,
             prefill_tokens=self.prefill_tokens,
         )
+
+    def _draw(self) -> float:
+        # float32 here: a float64 just below 1 would round up to it.
+        return float(self._rng.random(dtype=np.float32))

@@ -21,12 +21,12 @@ from longrein.engines.local import wire
 from longrein.engines.local.admission import admit
 from longrein.engines.local.answers import Answer, Answers
 from longrein.engines.local.config import LocalEngineConfig
-from longrein.engines.local.forward import DecodeRows
-from longrein.engines.local.kv import KvMemory, Slabs, capacity_for, copy_row
+from longrein.engines.local.decoding import Decoding
+from longrein.engines.local.kv import KvMemory, capacity_for
 from longrein.engines.local.leaving import empty, keep
 from longrein.engines.local.model import LocalModel
 from longrein.engines.local.prefill import Prefill
-from longrein.engines.local.prefix import BLOCK_TOKENS, PrefixStore, shared_tokens
+from longrein.engines.local.prefix import BLOCK_TOKENS, PrefixStore
 from longrein.engines.local.reports import Report, Reports
 from longrein.engines.local.row import Job, Row, Ticket
 from longrein.engines.local.sample import Sampled, sample
@@ -52,8 +52,7 @@ class Scheduler:
         self._store = PrefixStore(config.cache_tokens)
         self._kv = KvMemory(model.layout, config.batch_tokens)
         self._prefill = Prefill(self._kv, self._store)
-        self._slabs = Slabs(self._kv)
-        self._rows: list[Row] = []
+        self._decoding = Decoding(self._kv)
         self._answers = Answers()
         self._reports = Reports()
         self._unfit = ""
@@ -62,17 +61,21 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Nothing to compute."""
-        return not self._rows and not self._prefill.rows and not self._waiting
+        return not self._begun and not self._waiting
 
     @property
     def begun(self) -> int:
         """Requests that have a row: the ones that decode and the ones whose prompt is being prefilled."""
-        return len(self._rows) + len(self._prefill.rows)
+        return len(self._begun)
 
     @property
     def kv_tokens(self) -> int:
         """Tokens for whose KV the batch has memory; what the prefix cache keeps is not counted."""
         return self._kv.tokens
+
+    @property
+    def _begun(self) -> list[Row]:
+        return [*self._prefill.rows, *self._decoding.rows]
 
     def watch(self, ticket: Ticket) -> None:
         """Report the tokens of a request that is about to come."""
@@ -95,21 +98,20 @@ class Scheduler:
         self._waiting = deque(job for job in self._waiting if job.ticket != ticket)
         for row in [row for row in self._prefill.rows if row.job.ticket == ticket]:
             self._prefill.drop(row)
-        for row in self._rows:
+        for row in self._decoding.rows:
             if row.job.ticket == ticket:
                 row.finished = True
 
     def disconnect(self, connection: int) -> None:
         """Drop all requests of a connection."""
-        begun = [row.job for row in (*self._prefill.rows, *self._rows)]
-        for job in [*self._waiting, *begun]:
+        for job in [*self._waiting, *(row.job for row in self._begun)]:
             if job.ticket.connection == connection:
                 self.cancel(job.ticket)
 
     def forget(self, conversation_id: str) -> None:
         """Free the KV of a conversation, that of a running request when it ends."""
         self._store.forget(conversation_id)
-        for row in (*self._prefill.rows, *self._rows):
+        for row in self._begun:
             row.forgotten = row.forgotten or row.job.conversation_id == conversation_id
 
     def clear_cache(self) -> None:
@@ -171,18 +173,18 @@ class Scheduler:
     def _pass(self) -> None:
         # What ended is completed by itself if nothing else runs: whether the next request is here already must not
         # decide the shape of the pass, hence the last bits of what it computes.
-        if not self._rows or any(not row.finished for row in self._rows):
+        if not self._decoding.rows or any(not row.finished for row in self._decoding.rows):
             while self._start_next():
                 pass
             pieces = self._prefill.pieces(self._prefill_budget())
             self._join()
         else:
             pieces = []
-        if not self._rows and not pieces:
+        if not self._decoding.rows and not pieces:
             return
-        logits = self._model.forward.run(self._decodes(), [item.piece for item in pieces])
+        logits = self._model.forward.run(self._decoding.inputs(), [item.piece for item in pieces])
         self._prefill.computed(pieces)
-        if self._rows:
+        if self._decoding.rows:
             self._decoded(logits)
 
     def _relieve(self, error: ShortageError) -> None:
@@ -197,13 +199,11 @@ class Scheduler:
 
     def _next_victim(self) -> Job | None:
         """Let go of the largest request that has begun, or else of the oldest."""
-        begun = [*self._prefill.rows, *self._rows]
-        if not begun:
+        if not self.begun:
             return self._waiting.popleft() if self._waiting else None
-        row = max(begun, key=lambda row: row.size)
-        if row in self._rows:
-            row.place.slab.remove(row.place)
-            self._rows.remove(row)
+        row = max(self._begun, key=lambda row: row.size)
+        if row in self._decoding.rows:
+            self._decoding.remove(row)
         else:
             self._prefill.drop(row)
         # Of one that has ended only the last token's KV was missing.
@@ -213,12 +213,12 @@ class Scheduler:
         if self.begun == 1:
             # Alone, a prompt is computed block by block: the same bits, whatever was cached.
             return BLOCK_TOKENS
-        return PREFILL_TOKENS_BESIDE_DECODING if self._rows else PREFILL_TOKENS_ALONE
+        return PREFILL_TOKENS_BESIDE_DECODING if self._decoding.rows else PREFILL_TOKENS_ALONE
 
     def _start_next(self) -> bool:
         """Whether a waiting request got a row."""
         # A conversation's next turn waits the one step in which its last token gets its KV.
-        ending = {row.job.conversation_id for row in self._rows if row.finished}
+        ending = {row.job.conversation_id for row in self._decoding.rows if row.finished}
         job = next((job for job in self._waiting if job.conversation_id not in ending), None)
         if job is None or not self._has_room(job):
             return False
@@ -241,55 +241,34 @@ class Scheduler:
         return True
 
     def _has_room(self, job: Job) -> bool:
-        begun = [row.job for row in (*self._prefill.rows, *self._rows)]
-        tokens = sum(capacity_for(one.most_tokens) for one in (*begun, job))
-        fits = len(begun) < self._config.max_batch and tokens <= self._config.batch_tokens
-        return not begun or (fits and len(self._prefill.rows) < MOST_PREFILLING)
+        jobs = [*(row.job for row in self._begun), job]
+        tokens = sum(capacity_for(one.most_tokens) for one in jobs)
+        fits = len(jobs) <= self._config.max_batch and tokens <= self._config.batch_tokens
+        return not self.begun or (fits and len(self._prefill.rows) < MOST_PREFILLING)
 
     def _join(self) -> None:
-        """Rows whose prompt has its KV decode from now on, in slabs with their like."""
+        """Rows whose prompt has its KV decode from now on."""
         complete = self._prefill.complete
-        self._slabs.expect(row.size for row in complete)
+        self._decoding.expect(complete)
         for row in complete:
-            staged, place = row.place, self._slabs.take(row.size)
-            copy_row(staged, place)
-            place.clear_rest()
+            place = self._decoding.place_for(row)
             self._prefill.drop(row)
-            row.place = place
-            self._rows.append(row)
-
-    def _decodes(self) -> list[DecodeRows]:
-        """The running rows slab by slab; ``self._rows`` takes that order."""
-        self._slabs.expect(row.cached + 1 for row in self._rows if row.cached == row.place.slab.capacity)
-        for row in self._rows:
-            self._slabs.grow(row.place, row.cached + 1)
-        self._rows.sort(key=lambda row: (row.place.slab.capacity, row.place.index))
-        decodes: list[DecodeRows] = []
-        for slab in dict.fromkeys(row.place.slab for row in self._rows):
-            rows = [row for row in self._rows if row.place.slab is slab]
-            token_ids = np.array([row.token_ids[-1] for row in rows], dtype=np.int32)
-            positions = np.array([row.cached for row in rows], dtype=np.int64)
-            shared = shared_tokens([row.spans for row in rows])
-            decodes.append(DecodeRows(slab=slab, token_ids=token_ids, positions=positions, shared_tokens=shared))
-        return decodes
+            self._decoding.join(row, place)
 
     def _decoded(self, logits: torch.Tensor) -> None:
-        live = [index for index, row in enumerate(self._rows) if not row.finished]
+        decoding = self._decoding.rows
+        live = [index for index, row in enumerate(decoding) if not row.finished]
         # Its last token's KV is as little worth as its logits, though nothing is sampled from them.
-        ill = [row for index, row in enumerate(self._rows) if row.finished and not logits[index].isfinite().all()]
-        rows = [self._rows[index] for index in live]
-        sampled = _sampled(logits if len(live) == len(self._rows) else logits[live], rows) if live else None
+        ill = [row for index, row in enumerate(decoding) if row.finished and not logits[index].isfinite().all()]
+        rows = [decoding[index] for index in live]
+        sampled = _sampled(logits if len(live) == len(decoding) else logits[live], rows) if live else None
         # From here on nothing takes memory.
-        for row in self._rows:
-            if row.cached == row.prefill_end:
-                row.prefill_tokens += 1
-            row.cached += 1
-            row.place.used = row.cached
+        self._decoding.computed()
         for row in ill:
             empty(row)
         if sampled is not None:
             self._take(sampled, rows)
-        gone = [row for row in self._rows if row.finished and (row.cached == row.size or not self._worth_keeping(row))]
+        gone = [row for row in decoding if row.finished and (row.cached == row.size or not self._worth_keeping(row))]
         for row in gone:
             self._leave(row)
 
@@ -309,7 +288,7 @@ class Scheduler:
         empty(row)
         # What such weights computed may have been shared already, or lie where a row that moved has its rest.
         self._store.clear()
-        for other in self._rows:
+        for other in self._decoding.rows:
             other.place.clear_rest()
         self._answers.fail(
             row.job,
@@ -324,10 +303,9 @@ class Scheduler:
             # Where there is no memory for it, it is not kept.
             with suppress(ShortageError), shortage():
                 keep(row, self._store)
-        row.place.slab.remove(row.place)
-        self._rows.remove(row)
+        self._decoding.remove(row)
 
 
 def _sampled(logits: torch.Tensor, rows: list[Row]) -> Sampled:
-    uniforms = np.array([row.draw() for row in rows], dtype=np.float32)
+    uniforms = np.array([row.uniform for row in rows], dtype=np.float32)
     return sample(logits, [row.job.sampling for row in rows], uniforms)

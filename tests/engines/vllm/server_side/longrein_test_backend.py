@@ -1,10 +1,11 @@
-"""Runs inside the vLLM server: a backend of its weight-transfer API that needs no GPU.
+"""Runs inside the vLLM server: a backend of its weight-transfer API that needs no GPU, and a pace for its steps.
 
 Named by ``--worker-extension-cls``, which imports this file and so registers the backend. Like NCCL's, it receives
 while the trainer sends, tensor by tensor, in order; but over a socket.
 """
 
 import socket
+import time
 from dataclasses import dataclass
 
 import torch
@@ -62,4 +63,14 @@ WeightTransferEngineFactory.register_engine("longrein_socket", SocketEngine)
 
 
 class Extension:
-    """Adds nothing."""
+    """What ``/collective_rpc`` may call beside the worker's own methods."""
+
+    def longrein_pace(self, step_s):
+        """From here on every step takes so much longer."""
+        full_speed = type(self).execute_model
+
+        def paced(scheduler_output):
+            time.sleep(step_s)
+            return full_speed(self, scheduler_output)
+
+        self.execute_model = paced
