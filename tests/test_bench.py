@@ -39,7 +39,7 @@ def test_quick_run_measures_every_budget(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

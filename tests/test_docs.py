@@ -73,7 +73,7 @@ def test_the_script_for_python_runs(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(body)
     result = subprocess.run(
-        [sys.executable, str(script)], cwd=REPO, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, str(script)], cwd=REPO, capture_output=True, text=True, timeout=900, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
@@ -84,7 +84,7 @@ def test_the_snippet_about_the_run_directory_reads_one(tmp_path: Path) -> None:
     RunStore(tmp_path / "runs" / "demo").append(group)
     (_where, body) = next(block for block in blocks("python") if block[0].startswith("docs/run-directory.md"))
     result = subprocess.run(
-        [sys.executable, "-c", body], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", body], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
     )
     assert result.returncode == 0, result.stderr
     assert "'task_id': 't'" in result.stdout

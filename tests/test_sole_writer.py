@@ -17,7 +17,7 @@ from pathlib import Path
 from longrein.sole_writer import sole_writer
 with sole_writer(Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 
@@ -32,5 +32,5 @@ def test_a_second_writer_is_refused_until_the_first_is_dead(tmp_path: Path) -> N
     finally:
         first.kill()
         first.communicate()
-    with sole_writer(path, timeout_s=5.0):
+    with sole_writer(path, timeout_s=60.0):
         pass

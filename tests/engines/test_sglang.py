@@ -197,7 +197,7 @@ async def test_a_server_that_is_not_there_is_named(model: str) -> None:
 
 
 async def test_weights_come_by_a_folder_with_requests_held_back(server: StandIn, tmp_path: Path) -> None:
-    control = SglangControl(f"http://127.0.0.1:{server.port}", timeout_s=20)
+    control = SglangControl(f"http://127.0.0.1:{server.port}", timeout_s=120)
     weights = SglangWeights(control, tmp_path / "weights")
     await asyncio.to_thread(weights.update, {"w": torch.ones(2)}, 1)
     assert server.calls == ["/pause_generation retract", "/update_weights_from_disk", "/continue_generation"]

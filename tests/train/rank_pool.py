@@ -160,7 +160,7 @@ def _serve(index: int, count: int, store: str, connection: Connection) -> None:
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=index, world_size=count)
-    workshop = Workshop(ranks_here(60.0))
+    workshop = Workshop(ranks_here(600.0))
     while True:
         try:
             case = connection.recv()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests import tiny
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(ROOT / "tests" / "train" / "rank_run.py")
@@ -33,7 +33,7 @@ LAUNCHERS: dict[str, list[str]] = {
 FSDP = {"fsdp": True}
 
 
-def launch(launcher: Sequence[str], *arguments: str, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
+def launch(launcher: Sequence[str], *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [*launcher, PROGRAM, *arguments],
@@ -123,7 +123,8 @@ def test_a_rank_that_dies_stops_all_and_the_run_goes_on(
     started_s = time.monotonic()
     died = run(LAUNCHERS["torchrun 2"], folder, tmp_path, **saving, dies=[1, 2])
     assert died.returncode != 0
-    assert time.monotonic() - started_s < 60
+    # The others would wait for a week.
+    assert time.monotonic() - started_s < 300
     assert "exitcode  : 3" in died.stderr and "rank      : 1" in died.stderr
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
     resumed = run(LAUNCHERS["torchrun 2"], folder, tmp_path, **saving)
@@ -235,9 +236,7 @@ def test_what_a_callback_wants_on_one_rank_all_do(folder: Path, tmp_path: Path, 
 def side_by_side(folder: Path, out: Path, *changes: dict[str, Any]) -> list[str]:
     """What two ranks say without a launcher, which would end one as soon as the other fails; both must."""
     out.mkdir(exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     common = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
     both = [
         subprocess.Popen(
@@ -250,7 +249,7 @@ def side_by_side(folder: Path, out: Path, *changes: dict[str, Any]) -> list[str]
         )
         for rank, own in zip("01", changes, strict=True)
     ]
-    told = [process.communicate(timeout=120)[0] for process in both]
+    told = [process.communicate(timeout=600)[0] for process in both]
     assert [process.returncode for process in both] == [1, 1], told
     return told
 

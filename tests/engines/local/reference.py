@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import numpy as np
@@ -86,10 +85,3 @@ def completion(reply: wire.Reply) -> Completion:
         max_policy_version=reply.max_policy_version,
         prefill_tokens=reply.prefill_tokens,
     )
-
-
-async def until_pending(tasks: Sequence[asyncio.Task[Completion]]) -> None:
-    """Let tasks send their requests."""
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert not any(task.done() for task in tasks)

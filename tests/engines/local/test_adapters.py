@@ -23,7 +23,8 @@ from longrein.engines.local.process import LocalEngineProcess
 from longrein.engines.local.weights import make_manifest
 from longrein.errors import EngineError
 from tests import tiny
-from tests.engines.local.reference import forward_logprobs, random_ids, request, until_pending
+from tests.engines.local.reference import forward_logprobs, random_ids, request
+from tests.engines.local.stepped import stepped
 
 MODULES = [
     "model.layers.0.self_attn.q_proj",
@@ -203,17 +204,20 @@ async def test_a_running_engine_takes_adapters_between_two_steps(folder_of: Call
     prompt = random_ids(1, 5)
     with LocalEngineProcess(LocalEngineConfig(model=str(folder), threads=1)) as process:
         engine = await process.spec.connect()
-        running = asyncio.create_task(engine.generate(request("running", random_ids(0, 5), max_tokens=1000)))
-        await until_pending([running])
-        await engine.generate(request("first", prompt, max_tokens=2))
-        for version in (3, 4):
-            adapter = Adapter(base, MODULES, seed=version)
-            await asyncio.to_thread(process.weights.update_adapter, adapter.tensors, adapter.spec, version)
-            fresh = await engine.generate(request("fresh", prompt, max_tokens=6))
-            assert (fresh.min_policy_version, fresh.max_policy_version) == (version, version)
-            model.load_state_dict(adapter.on(base), strict=False)
-            expected = forward_logprobs(model, prompt, fresh.token_ids)
-            np.testing.assert_allclose(fresh.logprobs, expected, atol=1e-4)
+        async with stepped(process, engine) as steps:
+            running = asyncio.create_task(engine.generate(request("running", random_ids(0, 5), max_tokens=1000)))
+            first = asyncio.create_task(engine.generate(request("first", prompt, max_tokens=2)))
+            await steps.until(first.done)
+            for version in (3, 4):
+                adapter = Adapter(base, MODULES, seed=version)
+                await asyncio.to_thread(process.weights.update_adapter, adapter.tensors, adapter.spec, version)
+                asked = asyncio.create_task(engine.generate(request("fresh", prompt, max_tokens=6)))
+                await steps.until(asked.done)
+                fresh = await asked
+                assert (fresh.min_policy_version, fresh.max_policy_version) == (version, version)
+                model.load_state_dict(adapter.on(base), strict=False)
+                expected = forward_logprobs(model, prompt, fresh.token_ids)
+                np.testing.assert_allclose(fresh.logprobs, expected, atol=1e-4)
         crossing = await running
         assert (crossing.min_policy_version, crossing.max_policy_version) == (0, 4)
         await engine.close()

@@ -15,7 +15,7 @@ from longrein.engines.local import wire
 from longrein.engines.local.client import LocalEngineSpec
 from longrein.errors import EngineError
 from tests.engines.local.reference import ids, request
-from tests.gateway.rig import until
+from tests.engines.waiting import until
 
 HELLO = wire.pack(wire.Hello(info=EngineInfo(model="m", context_length=8, vocab_size=8)))
 JUNK = {
@@ -52,7 +52,7 @@ async def peer(folder: Path, first: bytes, then: bytes = b"") -> AsyncIterator[L
 async def test_an_answer_that_cannot_be_read_fails_whoever_waits_and_whoever_asks_later(
     tmp_path: Path, junk: bytes
 ) -> None:
-    async with peer(tmp_path, HELLO, junk) as spec, asyncio.timeout(10):
+    async with peer(tmp_path, HELLO, junk) as spec, asyncio.timeout(120):
         client = await spec.connect()
         for _ in range(2):
             with pytest.raises(EngineError, match="cannot read"):
@@ -70,7 +70,7 @@ async def test_a_completion_whose_arrays_are_torn(tmp_path: Path) -> None:
         max_policy_version=0,
         prefill_tokens=0,
     )
-    async with peer(tmp_path, HELLO, wire.pack(torn)) as spec, asyncio.timeout(10):
+    async with peer(tmp_path, HELLO, wire.pack(torn)) as spec, asyncio.timeout(120):
         client = await spec.connect()
         with pytest.raises(EngineError, match="cannot be read"):
             await client.generate(request("c", ids([1])))
@@ -79,7 +79,7 @@ async def test_a_completion_whose_arrays_are_torn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK.keys())
 async def test_a_greeting_that_cannot_be_read(tmp_path: Path, junk: bytes) -> None:
-    async with peer(tmp_path, junk) as spec, asyncio.timeout(10):
+    async with peer(tmp_path, junk) as spec, asyncio.timeout(120):
         with pytest.raises(EngineError, match="not an embedded engine of this version"):
             await spec.connect()
 
@@ -88,7 +88,7 @@ async def test_what_an_engine_has_no_room_for_waits_in_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "MOST_AT_ONCE", 2)
-    async with peer(tmp_path, HELLO) as spec, asyncio.timeout(10):
+    async with peer(tmp_path, HELLO) as spec, asyncio.timeout(120):
         client = await spec.connect()
         asked = [asyncio.create_task(client.generate(request(f"c{number}", ids([1])))) for number in range(4)]
         await until(lambda: sorted(client._pending) == [0, 1])

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from longrein.engines.local.cores import CoreTimes, ThreadCount, read_core_times
 from longrein.engines.local.model import load_model
 from tests import tiny
 from tests.engines.local.reference import Driver, random_ids, request
+from tests.engines.waiting import wait_until
 
 
 def _times(wall_s: float, others_s: float, own_s: float, cores: int = 4) -> CoreTimes:
@@ -39,18 +41,20 @@ def test_own_time_and_more_cores_than_threads_cost_none() -> None:
     assert count.after(_times(1.0, 13.0, 2.0, cores=16)) == 2
 
 
-@pytest.mark.alone
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/stat")
 def test_the_kernel_tells_of_a_busy_process_and_of_ourselves() -> None:
+    began_s = time.process_time()
     before = read_core_times()
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        time.sleep(1.0)
-        after = read_core_times()
-        busy.kill()
+        try:
+            # On a machine that is busy already it takes a while to get so much of a core.
+            wait_until(lambda: psutil.Process(busy.pid).cpu_times().user > 0.5)
+            after = read_core_times()
+        finally:
+            busy.kill()
     assert after.cores == len(os.sched_getaffinity(0))
-    # On a machine that is busy already it may have got a part of a core only.
     assert after.everybody_s - before.everybody_s - (after.own_s - before.own_s) > 0.2
-    assert 0 <= after.own_s - before.own_s < 0.5
+    assert 0 <= after.own_s - before.own_s <= time.process_time() - began_s
 
 
 def test_the_number_of_threads_changes_no_bit_of_a_request_alone(tmp_path: Path) -> None:

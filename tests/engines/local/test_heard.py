@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +16,26 @@ from longrein.engines.base import SampledToken
 from longrein.engines.local.client import LocalEngine
 from longrein.engines.local.config import LocalEngineConfig
 from longrein.engines.local.process import LocalEngineProcess
+from tests import tiny
 from tests.engines.local.reference import random_ids, request
-from tests.gateway.rig import until
+from tests.engines.local.stepped import stepped
+from tests.engines.waiting import until
 
 VERSIONS = itertools.count(1)
+CONTEXT = 1 << 18
+ENDLESS = CONTEXT - 1000
+"""Tokens of a request that is under way until it is cancelled, on any machine."""
 
 
 @pytest.fixture(scope="module")
-def process(folder_of: Callable[[str], Path]) -> Iterator[LocalEngineProcess]:
-    with LocalEngineProcess(LocalEngineConfig(model=str(folder_of("llama")), threads=1, max_batch=8)) as running:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.save_model(tmp_path_factory.mktemp("long"), initializer_range=0.2, max_position_embeddings=CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def process(folder: Path) -> Iterator[LocalEngineProcess]:
+    config = LocalEngineConfig(model=str(folder), threads=1, max_batch=8, batch_tokens=2 * CONTEXT)
+    with LocalEngineProcess(config) as running:
         yield running
 
 
@@ -36,8 +47,8 @@ async def engine(process: LocalEngineProcess) -> AsyncIterator[LocalEngine]:
 
 
 @pytest.fixture
-def trainer(folder_of: Callable[[str], Path]) -> torch.nn.Module:
-    return AutoModelForCausalLM.from_pretrained(folder_of("llama"))
+def trainer(folder: Path) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(folder)
 
 
 async def test_what_is_heard_is_the_completion(engine: LocalEngine) -> None:
@@ -56,36 +67,42 @@ async def test_what_is_heard_is_the_completion(engine: LocalEngine) -> None:
 async def test_each_token_says_which_weights_sampled_it(
     engine: LocalEngine, process: LocalEngineProcess, trainer: torch.nn.Module
 ) -> None:
+    """Also while the engine goes on computing as the weights are written."""
     heard: list[SampledToken] = []
-    running = asyncio.create_task(engine.generate_heard(request("v", random_ids(1, 8), max_tokens=400), heard.append))
+    wanted = request("v", random_ids(1, 8), max_tokens=ENDLESS)
+    running = asyncio.create_task(engine.generate_heard(wanted, heard.append))
     await until(lambda: len(heard) >= 5)
     version = next(VERSIONS)
     await asyncio.to_thread(process.weights.update, dict(trainer.named_parameters()), version)
-    completion = await running
+    await until(lambda: heard[-1].policy_version == version)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
     versions = [token.policy_version for token in heard]
     assert set(versions) == {version - 1, version}
     assert versions == sorted(versions)
-    assert (completion.min_policy_version, completion.max_policy_version) == (version - 1, version)
 
 
 async def test_paused_it_samples_nothing_takes_weights_and_goes_on(
     engine: LocalEngine, process: LocalEngineProcess, trainer: torch.nn.Module
 ) -> None:
     heard: list[SampledToken] = []
-    running = asyncio.create_task(engine.generate_heard(request("p", random_ids(2, 8), max_tokens=400), heard.append))
-    await until(lambda: len(heard) >= 3)
-    await asyncio.to_thread(process.pause)
-    await asyncio.sleep(0.05)
-    count = len(heard)
-    version = next(VERSIONS)
-    await asyncio.to_thread(process.weights.update, dict(trainer.named_parameters()), version)
-    late = asyncio.create_task(engine.generate(request("late", random_ids(3, 8))))
-    await asyncio.sleep(0.2)
-    assert len(heard) == count < 400
-    assert not late.done()
-    await asyncio.to_thread(process.resume)
+    async with stepped(process, engine) as steps:
+        running = asyncio.create_task(
+            engine.generate_heard(request("p", random_ids(2, 8), max_tokens=400), heard.append)
+        )
+        await steps.until(lambda: len(heard) >= 3)
+        count = len(heard)
+        version = next(VERSIONS)
+        await asyncio.to_thread(process.weights.update, dict(trainer.named_parameters()), version)
+        late = asyncio.create_task(engine.generate(request("late", random_ids(3, 8))))
+        for _ in range(5):
+            # It would compute something each time that it looks at what came.
+            await steps.heard()
+        assert len(heard) == count < 400
+        assert not late.done()
     completion, after = await asyncio.gather(running, late)
     assert completion.token_ids.size == 400
+    assert (completion.min_policy_version, completion.max_policy_version) == (version - 1, version)
     assert after.min_policy_version == version
     assert [token.policy_version for token in heard] == [version - 1] * count + [version] * (400 - count)
 
@@ -103,10 +120,11 @@ async def test_a_cleared_cache_has_nothing_left(engine: LocalEngine, process: Lo
 
 async def test_a_cancelled_request_is_heard_no_more(engine: LocalEngine) -> None:
     heard: list[SampledToken] = []
-    running = asyncio.create_task(engine.generate_heard(request("x", random_ids(5, 8), max_tokens=900), heard.append))
+    wanted = request("x", random_ids(5, 8), max_tokens=ENDLESS)
+    running = asyncio.create_task(engine.generate_heard(wanted, heard.append))
     await until(lambda: heard)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     count = len(heard)
     await engine.generate(request("y", random_ids(6, 8)))
-    assert len(heard) == count < 900
+    assert len(heard) == count < ENDLESS

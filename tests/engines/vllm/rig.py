@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,8 @@ from longrein.engines.vllm.process import ServerProcess
 from longrein.engines.vllm.spec import VllmEngineSpec
 from longrein.types import F32, I32, Completion, Sampling
 from tests import tiny
+from tests.engines.waiting import until
+from tests.ports import free_port
 
 PYTHON = os.environ.get("LONGREIN_VLLM_PYTHON", str(Path(__file__).parents[3] / ".vllm" / "bin" / "python"))
 """Of the virtual environment that ``make test-vllm`` makes."""
@@ -74,12 +74,6 @@ def save_model(folder: Path, **overrides: Any) -> Path:
 
 def load(folder: Path) -> torch.nn.Module:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -149,14 +143,6 @@ async def under_way(
     await until(lambda: metric(url, sampled) >= wanted)
     assert not any(task.done() for task in tasks), "the server must be slowed"
     return tasks
-
-
-async def until(met: Callable[[], bool]) -> None:
-    """Wait for something that comes in moments, on a busy machine in a minute."""
-    deadline_s = time.monotonic() + 120
-    while not met():
-        assert time.monotonic() < deadline_s, "it never came to that"
-        await asyncio.sleep(0.02)
 
 
 def trainers_logprobs(model: torch.nn.Module, prompt: list[int], ids: I32, temperature: float = 1.0) -> F32:

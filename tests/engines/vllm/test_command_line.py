@@ -15,10 +15,12 @@ import pytest
 
 from longrein.store import read_groups
 from tests.engines.vllm import rig
+from tests.ports import free_port
 
 pytestmark = pytest.mark.vllm
 REPO = Path(__file__).parents[3]
-STEPS = 4
+STEPS = 6
+"""After the second the server is killed; so many more are there to be made, however late that is noticed."""
 
 
 def write_run(folder: Path, model: Path, url: str) -> Path:
@@ -68,7 +70,7 @@ env = {{ {env} }}
 
 def test_a_run_starts_its_server_and_survives_kill_9_of_it(tmp_path: Path) -> None:
     """With adapters as what trains: a server that is started again needs base and adapter back."""
-    url = f"http://127.0.0.1:{rig.free_port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     run_file = write_run(tmp_path, rig.save_model(tmp_path / "model"), url)
     out = tmp_path / "out"
     run = subprocess.Popen(
@@ -85,7 +87,7 @@ def test_a_run_starts_its_server_and_survives_kill_9_of_it(tmp_path: Path) -> No
                 killed = rig.pid_of(url)
                 os.kill(killed, signal.SIGKILL)
             time.sleep(0.1)
-        said = run.communicate(timeout=400)[0]
+        said = run.communicate(timeout=900)[0]
     finally:
         run.kill()
     log = (out / "engine-0.log").read_text(errors="replace")
@@ -106,7 +108,7 @@ def test_a_run_starts_its_server_and_survives_kill_9_of_it(tmp_path: Path) -> No
         for call in rollout.trace.calls
     }
     # Which ones lie between depends on who was faster. One from after the kill proves that it got its weights back.
-    assert 0 in versions and max(versions) >= 2
+    assert 0 in versions and max(versions) >= STEPS - 2
     assert not (out / "engine-weights").exists()
     left = [process.pid for process in psutil.process_iter(["cmdline"]) if url.rpartition(":")[2] in cmdline(process)]
     assert left == []

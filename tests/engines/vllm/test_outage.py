@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from longrein.engines.vllm import client
+from longrein.engines.vllm import client, outage
 from longrein.engines.vllm.client import VllmEngine
 from longrein.engines.vllm.labels import UNLABELLED
 from longrein.engines.vllm.outage import MOST_OUTAGES, Patience
@@ -16,8 +17,10 @@ from longrein.errors import EngineError, EngineRequestError, EngineUnreachableEr
 from tests import tiny
 from tests.engines.vllm import rig
 from tests.engines.vllm.stand_in import Settings, StandIn
+from tests.engines.waiting import until
 
-OUTAGE_S = 0.25
+OUTAGE_S = 1.5
+"""By a clock that goes by a second with each completion that is asked for, however long that takes."""
 
 
 @pytest.fixture(scope="module")
@@ -29,23 +32,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StandIn]:
     monkeypatch.setattr(client, "RETRY_S", 0.1)
     async with StandIn(Settings(label="4")).listening() as made:
+        monkeypatch.setattr(outage, "time", SimpleNamespace(monotonic=lambda: float(len(made.asked))))
         yield made
 
 
 @pytest.fixture
 async def engine(server: StandIn, model: Path) -> AsyncIterator[VllmEngine]:
-    made = await rig.spec(server.url, model=model, outage_timeout_s=OUTAGE_S).connect()
+    made = await rig.spec(server.url, model=model).connect()
+    made._outage_timeout_s = OUTAGE_S
     server.asked.clear()
     yield made
     await made.close()
-
-
-async def until(met: Callable[[], bool]) -> None:
-    for _ in range(200):
-        if met():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it never came to that")
 
 
 async def test_the_clock_begins_anew_when_the_server_came_back_in_between(server: StandIn, engine: VllmEngine) -> None:
@@ -66,7 +63,6 @@ async def test_a_server_without_its_weights_is_not_asked_for_what_nobody_takes(
     server: StandIn, engine: VllmEngine
 ) -> None:
     assert (await engine.generate(rig.request([5], max_tokens=3))).max_policy_version == 4
-    engine._outage_timeout_s = 20.0
     server.asked.clear()
     server.settings.label, server.settings.resets = UNLABELLED, 1
     asked = asyncio.create_task(engine.generate(rig.request([5], max_tokens=3)))

@@ -24,7 +24,9 @@ from longrein.errors import EngineError, EngineRouteError
 from longrein.train.vllm.shapes import folder_shapes
 from tests import tiny
 from tests.engines.vllm import rig
+from tests.engines.vllm.closed_ports import dead_url
 from tests.engines.vllm.stand_in import Settings, StandIn
+from tests.engines.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def control(server: StandIn) -> Iterator[ServerControl]:
-    with ServerControl(server.url, ControlTimeouts(health_s=5.0, update_s=5.0)) as made:
+    with ServerControl(server.url, ControlTimeouts(health_s=60.0, update_s=60.0)) as made:
         yield made
 
 
@@ -54,15 +56,15 @@ async def test_clients_refuse(model: Path, lacks: dict[str, Any], says: str) -> 
 
 
 async def test_nobody_there_is_refused(model: Path) -> None:
-    with pytest.raises(EngineError, match="start it, or correct the URL"):
-        await rig.spec(f"http://127.0.0.1:{rig.free_port()}", model=model, connect_timeout_s=0.5).connect()
+    with dead_url() as dead, pytest.raises(EngineError, match="start it, or correct the URL"):
+        await rig.spec(dead, model=model, connect_timeout_s=0.5).connect()
 
 
 async def test_a_server_that_has_not_got_the_runs_weights_back_is_waited_for(model: Path) -> None:
     async with StandIn(Settings()).listening() as server:
-        spec = rig.spec(server.url, model=model, published=True, connect_timeout_s=5.0)
+        spec = rig.spec(server.url, model=model, published=True, connect_timeout_s=120.0)
         connecting = asyncio.create_task(spec.connect())
-        await asyncio.sleep(0.8)
+        await until(lambda: server.reads["/weight_info"] >= 3)
         assert not connecting.done()
         assert server.asked == []
         server.settings.label = "4"
@@ -150,7 +152,7 @@ async def test_every_field_that_decides_what_is_sampled_is_sent(model: Path) -> 
 
 async def test_a_connection_that_breaks_is_tried_again_and_a_label_of_another_is_not(model: Path) -> None:
     async with StandIn(Settings()).listening() as server:
-        engine = await VllmEngineSpec(urls=(server.url,), model=str(model), outage_timeout_s=5.0).connect()
+        engine = await VllmEngineSpec(urls=(server.url,), model=str(model), outage_timeout_s=60.0).connect()
         server.settings.resets = 1
         assert (await engine.generate(rig.request([5], max_tokens=3))).token_ids.size == 3
         server.settings.label = "somebody's"

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -18,16 +18,10 @@ from longrein.engines.vllm.spec import VllmEngineSpec
 from longrein.errors import EngineError
 from longrein.train.vllm.choose import SyncSettings
 from longrein.train.vllm.servers import VllmServers
-from tests.engines.vllm import rig
+from tests.engines.vllm.closed_ports import dead_url
+from tests.engines.waiting import LIMIT_S, wait_until
 
 LEASH = Path(sys.modules[ServerProcess.__module__].__file__ or "").with_name("leash.py")
-
-
-def wait_until(met: Callable[[], object], timeout_s: float = 20.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not met():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 def sleeping(leash: subprocess.Popen[bytes], count: int = 1) -> list[psutil.Process]:
@@ -54,7 +48,7 @@ def test_a_signal_to_the_whole_group_leaves_no_server(number: int) -> None:
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
-    left = psutil.wait_procs(processes, timeout=5.0)[1]
+    left = psutil.wait_procs(processes, timeout=LIMIT_S)[1]
     for process in left:
         process.kill()
     assert left == []
@@ -70,7 +64,7 @@ def test_whoever_of_the_two_is_killed_for_certain_no_server_is_left(killed: str)
         guard = psutil.Process(leash.pid).children()[0]
         os.kill(leash.pid if killed == "leash" else guard.pid, signal.SIGKILL)
         assert_gone([*servers, guard])
-        assert leash.wait(5.0) != 0
+        assert leash.wait(LIMIT_S) != 0
         assert leash.stdin
         leash.stdin.close()
 
@@ -83,51 +77,46 @@ def test_the_leash_ends_as_the_command_did(command: tuple[str, ...], code: int) 
     with subprocess.Popen(
         [sys.executable, "-I", str(LEASH), *command], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as leash:
-        assert leash.wait(20.0) == code
+        assert leash.wait(LIMIT_S) == code
 
 
 def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    url = f"http://127.0.0.1:{rig.free_port()}"
-    process = ServerProcess(("true",), env={}, url=url, model="m", log=tmp_path / "file" / "engine.log")
-    with pytest.raises(EngineError, match=r"log .*engine.log cannot be written"):
-        process.start(30.0)
+    with dead_url() as url:
+        process = ServerProcess(("true",), env={}, url=url, model="m", log=tmp_path / "file" / "engine.log")
+        with pytest.raises(EngineError, match=r"log .*engine.log cannot be written"):
+            process.start(LIMIT_S)
 
 
 def test_secrets_on_its_command_line_and_in_its_log_are_not_told(tmp_path: Path) -> None:
     """vLLM prints its arguments when it starts."""
     command = ("sh", "-c", 'echo "key $0 $1, token $HF_TOKEN"; exit 3', "first-key", "--api-key", "second-key")
-    process = ServerProcess(
-        command,
-        env={"HF_TOKEN": "hf_third"},
-        url=f"http://127.0.0.1:{rig.free_port()}",
-        model="m",
-        log=tmp_path / "engine.log",
-    )
-    with pytest.raises(EngineError, match=r"--api-key \*\*\* died; .*engine.log") as caught:
-        process.start(30.0)
+    with dead_url() as url:
+        process = ServerProcess(command, env={"HF_TOKEN": "hf_third"}, url=url, model="m", log=tmp_path / "engine.log")
+        with pytest.raises(EngineError, match=r"--api-key \*\*\* died; .*engine.log") as caught:
+            process.start(LIMIT_S)
     said = str(caught.value)
     assert "key first-key --api-key, token ***" in said
     assert "second-key" not in said
     assert "hf_third" not in said
 
 
-@pytest.mark.alone
 def test_a_server_that_does_not_come_up_is_told_at_once(tmp_path: Path) -> None:
     """The other one, which takes its time, is not waited for."""
-    urls = tuple(f"http://127.0.0.1:{rig.free_port()}" for _ in range(2))
-    processes = [
-        ServerProcess(command, env={}, url=url, model="m", log=tmp_path / f"{url[-5:]}.log")
-        for command, url in zip((("sleep", "300"), ("false",)), urls, strict=True)
-    ]
-    servers = VllmServers(
-        spec=VllmEngineSpec(urls=urls, model="m"),
-        sync=SyncSettings(urls=urls, weights_folder=str(tmp_path / "weights")),
-        processes=processes,
-        start_timeout_s=60.0,
-    )
-    began_s = time.monotonic()
-    with pytest.raises(EngineError, match="false died"):
-        servers.start()
-    assert time.monotonic() - began_s < 30.0
-    servers.stop()
+    with ExitStack() as stack:
+        urls = tuple(stack.enter_context(dead_url()) for _ in range(2))
+        processes = [
+            ServerProcess(command, env={}, url=url, model="m", log=tmp_path / f"{url[-5:]}.log")
+            for command, url in zip((("sleep", "3000"), ("false",)), urls, strict=True)
+        ]
+        servers = VllmServers(
+            spec=VllmEngineSpec(urls=urls, model="m"),
+            sync=SyncSettings(urls=urls, weights_folder=str(tmp_path / "weights")),
+            processes=processes,
+            start_timeout_s=1200.0,
+        )
+        began_s = time.monotonic()
+        with pytest.raises(EngineError, match="false died"):
+            servers.start()
+        assert time.monotonic() - began_s < 300.0
+        servers.stop()

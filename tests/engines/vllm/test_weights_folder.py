@@ -31,7 +31,7 @@ async def test_what_others_have_in_a_given_folder_stays(tmp_path: Path) -> None:
     (given / "precious.txt").write_text("mine")
     async with StandIn(Settings()).listening() as server:
         folder = weights_folder(str(given), str(tmp_path / "run"), (server.url,))
-        settings = SyncSettings(urls=(server.url,), weights_folder=folder, outage_timeout_s=5.0)
+        settings = SyncSettings(urls=(server.url,), weights_folder=folder, outage_timeout_s=60.0)
         receiver = await asyncio.to_thread(vllm_receiver, settings, {})
         for version in (1, 2):
             await asyncio.to_thread(receiver.update, {"a": torch.ones(2)}, version)
