@@ -67,7 +67,8 @@ end = time.monotonic() + 120
 while time.monotonic() < end:
     for path in glob.glob({os.environ["ROOT"]!r} + "/*/work") + ["/workdir"]:
         try:
-            open(path + "/answer.txt", "w").write("42")
+            open(path + "/answer.mine", "w").write("42")
+            os.replace(path + "/answer.mine", path + "/answer.txt")
         except OSError:
             pass
     time.sleep(0.02)

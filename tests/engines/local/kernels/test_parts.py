@@ -6,24 +6,21 @@ import math
 import sys
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longrein.engines.local.attend import DecodeAttend, Heads, Turns
+from longrein.engines.local.attend import DecodeAttend
 from longrein.engines.local.choose_parts import fastest_parts
-from longrein.engines.local.forward import DecodeRows
 from longrein.engines.local.kernels.parts import CompiledDecodeAttend, CompiledNorm, CompiledParts
-from longrein.engines.local.kernels.team import Alone, the_team
-from longrein.engines.local.kv import KvLayout, LayerShape, Slab
+from longrein.engines.local.kernels.team import Alone
+from longrein.engines.local.kv import KvLayout, Slab
 from longrein.engines.local.parts import TorchNorm, TorchParts
+from tests.engines.local.kernels.inputs import FIRST, compiled, filled_slab, heads_and_turns, rows_of
 
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 4e-2}
-FIRST = 2
-"""Tokens of the pass before those that decode."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,41 +29,10 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
-def filled_slab(lengths: list[int], heads: int, size: int, dtype: torch.dtype) -> Slab:
-    """Random keys and values, large ones where no row may look."""
-    shape = LayerShape(key_heads=heads, key_size=size, value_heads=heads, value_size=size)
-    slab = Slab(KvLayout(layers=(shape,), dtype=dtype), max(lengths) + 3)
-    slab.resize(len(lengths) + 1)
-    for row, length in enumerate(lengths):
-        slab.add()
-        for tensor in (slab.keys[0], slab.values[0]):
-            tensor[row].normal_()
-            tensor[row, :, length:] = 100.0
-    return slab
-
-
 def copied(slab: Slab) -> Slab:
     twin = Slab(KvLayout(layers=(), dtype=torch.float32), slab.capacity)
     twin.keys, twin.values = [slab.keys[0].clone()], [slab.values[0].clone()]
     return twin
-
-
-def rows_of(slab: Slab, lengths: list[int]) -> DecodeRows:
-    positions = np.array([length - 1 for length in lengths], np.int64)
-    return DecodeRows(slab=slab, token_ids=np.zeros(len(lengths), np.int32), positions=positions, shared_tokens=0)
-
-
-def compiled(slab: Slab, lengths: list[int], turns: Turns) -> CompiledDecodeAttend:
-    return CompiledDecodeAttend(rows_of(slab, lengths), FIRST, turns, the_team())
-
-
-def heads_and_turns(rows: int, heads: int, group: int, size: int, dtype: torch.dtype) -> tuple[Heads, Turns]:
-    tokens = FIRST + rows
-    projected = torch.randn(tokens, heads * (group + 2), size, dtype=dtype)
-    both = Heads(turning=projected[:, : -heads or None], values=projected[:, -heads:], scale=size**-0.5)
-    angles = torch.rand(tokens, 1, size) * 6
-    signs = torch.tensor([-1.0, 1.0]).repeat_interleave(size // 2)
-    return both, Turns(cosines=angles.cos().to(dtype), sines=(angles.sin() * signs).to(dtype))
 
 
 @settings(max_examples=100, deadline=None)

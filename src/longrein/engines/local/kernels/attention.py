@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -241,11 +242,15 @@ def _scratch_of(block: Any, thread: int) -> Any:
     )
 
 
-def attend_bfloat16(address: Any) -> None:
-    """``_attend`` of the block at an address, in bfloat16."""
-    _attend(carray(pointer(address), (1,), BLOCK)[0], np.empty(0, np.uint16))
+def attend_of(like: Any, sources: int) -> Callable[[Any], None]:
+    """``_attend`` of the block at an address, with elements as in the array ``like``.
 
+    ``sources`` stands for all code that it is made of: numba's cache knows it by what it closes over, see
+    :mod:`.compiled`.
+    """
 
-def attend_float32(address: Any) -> None:
-    """``_attend`` of the block at an address, in float32."""
-    _attend(carray(pointer(address), (1,), BLOCK)[0], np.empty(0, np.float32))
+    def attend(address: Any) -> None:
+        if sources:
+            _attend(carray(pointer(address), (1,), BLOCK)[0], like)
+
+    return attend

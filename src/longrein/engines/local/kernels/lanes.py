@@ -16,6 +16,9 @@ LOOP: dict[str, Any] = {
     "fastmath": {"reassoc", "contract", "nsz", "arcp"},
     "error_model": "numpy",
     "boundscheck": False,
+    # Each loop is one function: where it called others, the process that compiled it would link to them as they were
+    # compiled on their own, later ones to copies optimized within the loop, whose sums have other last bits.
+    "forceinline": True,
 }
 """How our loops are compiled."""
 

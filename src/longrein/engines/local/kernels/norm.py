@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,11 @@ def _norm_at(rows: Any, weight: Any, normed: Any, count: Any, size: Any, epsilon
     _norm(of, by, epsilon, carray(pointer(normed), (count, size), like.dtype))
 
 
-def norm_bfloat16(rows: Any, weight: Any, normed: Any, count: Any, size: Any, epsilon: Any) -> None:
-    """``count`` rows of ``size`` at the address ``rows`` into ``normed``, in bfloat16."""
-    _norm_at(rows, weight, normed, count, size, epsilon, np.empty(0, np.uint16))
+def norm_of(like: Any, sources: int) -> Callable[..., None]:
+    """``count`` rows of ``size`` at the address ``rows`` into ``normed``; see :func:`.attention.attend_of`."""
 
+    def norm(rows: Any, weight: Any, normed: Any, count: Any, size: Any, epsilon: Any) -> None:
+        if sources:
+            _norm_at(rows, weight, normed, count, size, epsilon, like)
 
-def norm_float32(rows: Any, weight: Any, normed: Any, count: Any, size: Any, epsilon: Any) -> None:
-    """``count`` rows of ``size`` at the address ``rows`` into ``normed``, in float32."""
-    _norm_at(rows, weight, normed, count, size, epsilon, np.empty(0, np.float32))
+    return norm
