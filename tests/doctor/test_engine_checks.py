@@ -260,14 +260,23 @@ async def test_an_engine_without_a_prefix_cache(
     assert "prefix cache" in verdict.fix
 
 
-@pytest.mark.agents
-async def test_a_prefix_cache_that_is_off(tmp_path: Path, renderer: ChatRenderer) -> None:
-    large = tiny.save_model(tmp_path / "model", hidden_size=512, intermediate_size=2048, num_hidden_layers=8)
-    for cache_tokens, status in ((0, "fail"), (4096, "pass")):
-        config = LocalEngineConfig(model=str(large), threads=1, cache_tokens=cache_tokens)
-        with LocalEngineProcess(config) as engine:
-            verdict = await examined("prefix_cache", engine.spec, renderer, large)
-        assert verdict.status == status, verdict
+@pytest.mark.parametrize(("cache_tokens", "status"), [(0, "fail"), (4096, "pass")])
+async def test_a_prefix_cache_that_is_off(
+    cache_tokens: int, status: str, renderer: ChatRenderer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent_s = 0.0
+
+    def as_of_a_large_model(completion: Completion, request: EngineRequest) -> Completion:
+        """By a clock that only goes by with what the engine computes."""
+        nonlocal spent_s
+        spent_s += 3e-4 * completion.prefill_tokens
+        return completion
+
+    clock = SimpleNamespace(perf_counter=lambda: spent_s, time_ns=time.time_ns)
+    monkeypatch.setattr("longrein.doctor.prefix_cache.time", clock)
+    with LocalEngineProcess(LocalEngineConfig(model=str(folder), threads=1, cache_tokens=cache_tokens)) as process:
+        spec = liars.Between(process.spec, partial(liars.Retold, retell=as_of_a_large_model))
+        assert (await examined("prefix_cache", spec, renderer, folder)).status == status
 
 
 @pytest.mark.parametrize(
