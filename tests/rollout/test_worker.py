@@ -270,6 +270,34 @@ def test_stop_is_fast_with_a_full_queue_and_leaves_nothing(model: Path, tmp_path
     assert list(read_groups(tmp_path))
 
 
+class LooksAway:
+    """A connection on which something comes just after it was looked at, once."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._looked = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def poll(self, timeout: float = 0.0) -> bool:
+        if self._looked:
+            return self._inner.poll(timeout)
+        self._looked = True
+        assert self._inner.poll(120.0)
+        return False
+
+
+def test_a_worker_that_is_ready_between_two_looks_is_not_waited_for(model: Path, tmp_path: Path) -> None:
+    worker = make_worker(model, tmp_path, [task("good")])
+    worker._control = LooksAway(worker._control)  # type: ignore[assignment]
+    worker.start()
+    try:
+        assert len(list(take(worker, 1))) == 1
+    finally:
+        worker.stop()
+
+
 def test_a_killed_worker_is_noticed(model: Path, tmp_path: Path) -> None:
     worker = make_worker(model, tmp_path, [task("good")])
     worker.start()

@@ -179,6 +179,7 @@ class HarnessRolloutWorker:
         self.metrics_queue = MetricsQueue(Inbox(metrics))
         self._ends = WorkerEnds(groups=child_groups, metrics=child_metrics, control=child_control, ledger=ledger)
         self._process = self._new_process()
+        self._ready = False
         self._failure = ""
         self._stopped = False
 
@@ -216,12 +217,14 @@ class HarnessRolloutWorker:
         for connection in (self._ends.groups, self._ends.metrics, self._ends.control):
             connection.close()
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            if self._control.poll(0.1) and self._next_report():
-                return
+        while not self._ready and time.monotonic() < deadline_s:
+            self._control.poll(0.1)
             self.check_health()
-        self.stop()
-        raise WorkerError(f"the rollout worker did not come up within {START_TIMEOUT_S:.0f} s; see its output above")
+        if not self._ready:
+            self.stop()
+            raise WorkerError(
+                f"the rollout worker did not come up within {START_TIMEOUT_S:.0f} s; see its output above"
+            )
 
     def update_model_version(self, policy_version: int) -> None:
         """Tell the worker that the engine now samples with ``policy_version``."""
@@ -229,10 +232,9 @@ class HarnessRolloutWorker:
 
     def check_health(self) -> None:
         """Raise :class:`~longrein.errors.WorkerError` if the worker has failed or died."""
-        if self._process.is_alive() and self._control.poll():
-            self._next_report()
-        if not self._process.is_alive():
-            self._drain_reports()
+        alive = self._process.is_alive()
+        self._read_reports()
+        if not alive:
             reason = self._failure or f"it ended with exit code {self._process.exitcode}; see its output above"
             raise WorkerError(f"the rollout worker is dead: {reason}")
         if self._failure:
@@ -268,20 +270,12 @@ class HarnessRolloutWorker:
             # The process is gone; check_health says so.
             return
 
-    def _next_report(self) -> bool:
-        """Read one report; True for readiness."""
-        try:
-            report: Report = self._control.recv()
-        except (EOFError, OSError):
-            return False
-        if report.kind == "error":
-            self._failure = report.message
-        return report.kind == "ready"
-
-    def _drain_reports(self) -> None:
+    def _read_reports(self) -> None:
+        """All that have come: each counts, whoever looks first."""
         try:
             while self._control.poll():
                 report: Report = self._control.recv()
+                self._ready = self._ready or report.kind == "ready"
                 self._failure = report.message or self._failure
         except (EOFError, OSError):
             return
