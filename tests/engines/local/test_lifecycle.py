@@ -77,6 +77,21 @@ async def test_a_killed_engine_fails_pending_and_new_requests_and_updates(folder
         await client.close()
 
 
+def test_an_engine_that_does_not_answer_a_command_is_not_asked_for_more(
+    folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its late answer would be taken for the answer to the next one: weights for taken that are not."""
+    with LocalEngineProcess(LocalEngineConfig(model=str(folder_of("llama")))) as process:
+        engine = psutil.Process(process.pid)
+        monkeypatch.setattr("longrein.engines.local.process._COMMAND_TIMEOUT_S", 0.2)
+        engine.suspend()
+        with pytest.raises(EngineError, match=r"did not answer within 0\.2 s"):
+            process.pause()
+        assert not engine.is_running()
+        with pytest.raises(EngineError, match="was stopped"):
+            process.weights.update(_parameters(folder_of("llama")), 1)
+
+
 def _parameters(folder: Path) -> dict[str, object]:
     from transformers import AutoModelForCausalLM
 

@@ -14,7 +14,7 @@ from longrein.engines.local.adapters import AdaptableWeights
 from longrein.engines.local.child import EngineChild
 from longrein.engines.local.client import LocalEngineSpec
 from longrein.engines.local.config import LocalEngineConfig
-from longrein.errors import EngineError
+from longrein.errors import EngineError, EngineGoneError
 
 _COMMAND_TIMEOUT_S = 300.0
 
@@ -29,10 +29,22 @@ class _Running:
         self._lock = threading.Lock()
 
     def command(self, frame: wire.FromOwner) -> None:
-        """Have the engine carry something out, from any thread. Raises :class:`EngineError`: it could not."""
+        """Have the engine carry something out, from any thread.
+
+        Raises:
+            EngineError: it could not; or it did not answer in time, and was ended.
+        """
         with self._lock:
             self.child.tell(frame)
-            reply = self.child.hear(_COMMAND_TIMEOUT_S)
+            try:
+                reply = self.child.hear(_COMMAND_TIMEOUT_S)
+            except EngineGoneError:
+                raise
+            except BaseException:
+                # What it says later would be taken for the answer to another command, and it may still read weights
+                # that are about to be written over.
+                self.child.close()
+                raise
         if isinstance(reply, wire.NotTaken):
             raise EngineError(f"the engine for {self.info.model} did not take the weights: {reply.message}")
 
