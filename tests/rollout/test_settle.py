@@ -67,3 +67,28 @@ async def test_a_settled_group_has_its_rewards_on_disk(tmp_path: Path) -> None:
     assert settled.rewards == (0.0, 1.0)
     settler.close()
     assert on_disk(tmp_path) == {"g0": (0.0, 1.0)}
+
+
+async def test_a_group_that_is_being_written_at_the_end_is_on_disk_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next worker, who opens the folder then, throws away what is half written."""
+    store = RunStore(tmp_path)
+    append, writing, go_on = store.append, threading.Event(), threading.Event()
+
+    def slow(written: RolloutGroup) -> Path:
+        writing.set()
+        assert go_on.wait(60)
+        return append(written)
+
+    monkeypatch.setattr(store, "append", slow)
+    settler = Settler(store, RewardSettings(), TurnSettings())
+    settling = asyncio.create_task(settler.settle(group("g0")))
+    await until(writing.is_set)
+    closing = asyncio.create_task(asyncio.to_thread(settler.close))
+    done, _ = await asyncio.wait([closing], timeout=0.3)
+    assert not done
+    go_on.set()
+    await closing
+    assert on_disk(tmp_path) == {"g0": (0.0, 1.0)}
+    await settling

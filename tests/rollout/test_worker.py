@@ -298,6 +298,26 @@ def test_a_worker_that_is_ready_between_two_looks_is_not_waited_for(model: Path,
         worker.stop()
 
 
+def test_agents_and_judges_start_with_the_signals_of_any_process(model: Path, tmp_path: Path) -> None:
+    """Ctrl-C is not the worker's business, but a shell that starts with it ignored could never trap it."""
+    check = b"""#!/bin/sh
+if grep -q '^SigIgn:[[:space:]]*0*$' /proc/self/status; then echo 1; else echo 0; fi \
+    > "${SANDBOX_ROOT:-}/logs/verifier/reward.txt"
+"""
+    worker = make_worker(model, tmp_path, [task("good", check=check)])
+    worker.start()
+    try:
+        (taken,) = take(worker, 1)
+        assert taken.rewards == (1.0, 1.0)
+        process = next(c for c in multiprocessing.active_children() if c.name == WORKER)
+        assert process.pid and os.getpgid(process.pid) != os.getpgid(0)
+        os.kill(process.pid, signal.SIGINT)
+        worker.update_model_version(1)
+        assert len(list(take(worker, 1))) == 1
+    finally:
+        worker.stop()
+
+
 def test_a_killed_worker_is_noticed(model: Path, tmp_path: Path) -> None:
     worker = make_worker(model, tmp_path, [task("good")])
     worker.start()

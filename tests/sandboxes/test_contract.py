@@ -27,6 +27,26 @@ async def test_exit_codes_and_output(backend: SandboxBackend) -> None:
     await sandbox.close()
 
 
+async def test_whoever_was_cancelled_or_killed_writes_nothing_any_more(backend: SandboxBackend) -> None:
+    await assert_no_more_is_written(backend)
+
+
+async def assert_no_more_is_written(backend: SandboxBackend) -> None:
+    """Its work is about to be read."""
+    sandbox = await backend.create(SandboxSpec())
+    writes = sh("while :; do date +%s.%N > at; : > up; sleep 0.02; done")
+    running = asyncio.create_task(sandbox.exec(writes, timeout_s=300))
+    await until_written(sandbox, "up")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    left = await sandbox.collect()
+    await (await sandbox.start(sh("sleep 0.2; while :; do date +%s.%N > at; sleep 0.02; done"))).kill()
+    await asyncio.sleep(0.5)
+    assert (await sandbox.collect()).files == left.files
+    await sandbox.close()
+
+
 async def test_files_come_in_and_out(backend: SandboxBackend) -> None:
     sandbox = await backend.create(SandboxSpec(folders=("/logs/verifier", "/tests")))
     await sandbox.write("deep/er/run.sh", b"#!/bin/sh\necho ran\n", executable=True)

@@ -22,6 +22,7 @@ from longrein.sandboxes.from_openenv import FromOpenEnv
 from longrein.sandboxes.local import SubprocessBackend
 from longrein.types import Mount
 from tests.sandboxes.inside import PYTHON, PYTHON_MOUNTS, left_behind, python, sh
+from tests.sandboxes.test_contract import assert_no_more_is_written
 
 NOTHING: dict[str, list[str]] = {"folders": [], "processes": [], "cgroups": []}
 
@@ -137,6 +138,10 @@ async def test_exit_codes_output_and_environment(around: FromOpenEnv) -> None:
     await sandbox.close()
     with pytest.raises(SandboxError, match="closed"):
         await sandbox.exec(("true",), timeout_s=1)
+
+
+async def test_whoever_was_cancelled_or_killed_writes_nothing_any_more(around: FromOpenEnv) -> None:
+    await assert_no_more_is_written(around)
 
 
 async def test_files_and_the_work_directory_move(around: FromOpenEnv) -> None:

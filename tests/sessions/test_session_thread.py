@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent import futures
 from concurrent.futures import CancelledError, Future
+from typing import Any
 
 import pytest
 
 from longrein.errors import InfrastructureError
+from longrein.sandboxes.own_thread import Job, in_own_thread
+from longrein.sessions.heard import call_heard
 from longrein.sessions.leash import Leash
 from longrein.sessions.session_thread import CallTimeoutError, SessionThreads
 from tests.gateway.rig import until
@@ -129,3 +133,50 @@ def test_leash_ends_the_wait_under_way_and_every_later_one() -> None:
     with pytest.raises(CancelledError):
         leash.wait(later)
     assert later.cancelled()
+
+
+async def test_a_thread_whose_call_is_over_is_not_busy_for_whoever_hears_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a session would be closed as one that hangs, in a foreign thread, and its thread counted as lost."""
+    go_on, run = threading.Event(), Job.run
+
+    def held(self: Job[Any]) -> None:
+        run(self)
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(Job, "run", held)
+    threads = SessionThreads(1)
+    try:
+        for _ in range(2):
+            async with threads.thread(NAME) as thread:
+                assert await thread.call("x", lambda: 7, 60.0) == 7
+                assert not thread.busy
+                with pytest.raises(ZeroDivisionError):
+                    go_on.set()
+                    await thread.call("x", lambda: 1 / 0, 60.0)
+                assert not thread.busy
+    finally:
+        go_on.set()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError("x"), futures.CancelledError("x"), StopIteration("x")])
+async def test_what_no_future_can_carry_is_a_failure_of_the_call(error: BaseException) -> None:
+    """Taken for a cancellation of ours, it would end the worker; or whoever waits would never wake."""
+    async with SessionThreads(1).thread(NAME) as thread, asyncio.timeout(60):
+        for call in (in_own_thread(lambda: _raise(error)), thread.call("x", lambda: _raise(error), None)):
+            with pytest.raises(InfrastructureError, match="nobody here asked for") as raised:
+                await call
+            assert raised.value.__cause__ is error
+
+
+def test_a_tool_that_is_cancelled_has_failed() -> None:
+    class Session:
+        def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
+            raise asyncio.CancelledError
+
+    assert call_heard(Session(), "tool", {}).error == "the tool was cancelled"  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import time
 from multiprocessing.connection import Connection
@@ -77,7 +78,10 @@ class WorkerEnds(msgspec.Struct, frozen=True, kw_only=True):
 
 def worker_main(settings: WorkerSettings, ends: WorkerEnds) -> None:
     """Entry point of the spawned process. Ctrl-C is the parent's business; its end (EOF) stops us."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A terminal's Ctrl-C goes to the group in its foreground. Not just ignored: agents would inherit that, and tests of
+    # theirs that send SIGINT would fail here alone.
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with sole_writer(Path(settings.output_dir) / ROLLOUTS, LAST_WRITER_S):

@@ -36,10 +36,16 @@ class Settler:
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._settle, group)
 
     def close(self) -> None:
-        """Write down what nobody will score any more. Does not wait for a reward function that still runs."""
+        """Write down what nobody will score any more. Does not wait for a reward function that still runs.
+
+        What is being written is on disk on return: the folder may be another worker's then.
+        """
         self._executor.shutdown(wait=False, cancel_futures=True)
         for group in list(self._unwritten.values()):
             self._write(group)
+        with self._lock:
+            # Nobody writes any more.
+            pass
 
     def _settle(self, group: RolloutGroup) -> RolloutGroup:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from contextlib import ExitStack
 
 from longrein.sandboxes.words import require_words
 
@@ -33,18 +34,22 @@ class Channels:
     """Pipes, memory files and a socket. Ours are closed by :meth:`close`, bwrap's by :meth:`close_inherited`."""
 
     def __init__(self, options: list[str], stdin: bytes, seccomp: bytes) -> None:
+        """Raises ``OSError`` where there are no more descriptors, or there is no memory; then none is left open."""
         require_words(options)
-        self.status, self._status_end = os.pipe()
-        self._block_end, self._block = os.pipe()
-        self.talk, self.talk_end = socket.socketpair()
-        self.talk.setblocking(False)
-        # Options travel in a file, not in argv: the environment in them holds the session's key.
-        self._options = _memory_file("options", b"".join(os.fsencode(option) + b"\0" for option in options))
-        os.lseek(self._options, 0, os.SEEK_SET)
-        self._stdin = _memory_file("stdin", stdin) if stdin else None
-        self._seccomp = _memory_file("seccomp", seccomp) if seccomp else None
-        if self._seccomp is not None:
-            os.lseek(self._seccomp, 0, os.SEEK_SET)
+        with ExitStack() as opened:
+            self.status, self._status_end = _pipe(opened)
+            self._block_end, self._block = _pipe(opened)
+            self.talk, self.talk_end = (opened.enter_context(end) for end in socket.socketpair())
+            self.talk.setblocking(False)
+            # Options travel in a file, not in argv: the environment in them holds the session's key.
+            words = b"".join(os.fsencode(option) + b"\0" for option in options)
+            self._options = _memory_file(opened, "options", words)
+            os.lseek(self._options, 0, os.SEEK_SET)
+            self._stdin = _memory_file(opened, "stdin", stdin) if stdin else None
+            self._seccomp = _memory_file(opened, "seccomp", seccomp) if seccomp else None
+            if self._seccomp is not None:
+                os.lseek(self._seccomp, 0, os.SEEK_SET)
+            opened.pop_all()
 
     @property
     def inherited(self) -> tuple[int, ...]:
@@ -105,8 +110,16 @@ class Channels:
         self.talk.close()
 
 
-def _memory_file(name: str, data: bytes) -> int:
+def _pipe(opened: ExitStack) -> tuple[int, int]:
+    ends = os.pipe()
+    for end in ends:
+        opened.callback(os.close, end)
+    return ends
+
+
+def _memory_file(opened: ExitStack, name: str, data: bytes) -> int:
     handle = os.memfd_create(name)
+    opened.callback(os.close, handle)
     with os.fdopen(os.dup(handle), "wb") as file:
         file.write(data)
     return handle

@@ -65,7 +65,12 @@ class BwrapProcess:
     def __init__(self, command: BwrapCommand) -> None:
         """Start bwrap, which waits for :meth:`boot` before it runs the command."""
         self._command = command
-        self._channels = Channels(command.options, command.stdin, command.seccomp)
+        try:
+            self._channels = Channels(command.options, command.stdin, command.seccomp)
+        except SandboxError:
+            raise
+        except OSError as error:
+            raise SandboxError(f"there is no room for another sandbox: {error}") from error
         self._relay = LoopbackRelay()
         self._init_pidfd: int | None = None
         self._left: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import time
 from contextlib import suppress
 from functools import cache
@@ -161,7 +162,8 @@ def _counted(file: Path, name: str) -> int:
 
 def _takes(parent: Path, files: tuple[str, ...]) -> bool:
     """Try it: a group can be made here, has these files, and a process may be moved into it."""
-    folder = parent / f"longrein-probe-{os.getpid()}"
+    # Several threads may try at once.
+    folder = parent / f"longrein-probe-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         folder.mkdir()
     except OSError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from longrein.errors import SandboxError
 from longrein.sandboxes.base import Sandbox
 
 _LOG = logging.getLogger(__name__)
@@ -14,5 +13,5 @@ async def close_or_log(sandbox: Sandbox) -> None:
     """Close a sandbox. Everything in it is dead afterwards; folders that stay are said in the log."""
     try:
         await sandbox.close()
-    except SandboxError as error:
+    except OSError as error:
         _LOG.warning("a closed sandbox left something behind: %s", error)

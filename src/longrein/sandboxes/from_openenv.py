@@ -169,7 +169,12 @@ class OpenEnvSandbox:
     ) -> ExecResult:
         """See :meth:`longrein.sandboxes.base.Sandbox.exec`."""
         process = await self.start(argv, env=env, stdin=stdin)
-        return await process.wait(timeout_s)
+        try:
+            return await process.wait(timeout_s)
+        except asyncio.CancelledError:
+            # Whoever cancels goes on to read what it left.
+            await asyncio.shield(asyncio.create_task(process.kill()))
+            raise
 
     async def start(
         self, argv: tuple[str, ...], *, env: dict[str, str] | None = None, stdin: bytes = b""

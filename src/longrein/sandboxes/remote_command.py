@@ -24,13 +24,13 @@ class RemoteCommand:
 
     Args:
         handle: the sandbox.
-        ask: runs a blocking call of the provider's.
+        ask: runs a blocking call of the provider's; and another on its result, if it comes when nobody waits any more.
         folder: with a file ``in``, its standard input.
         output_bytes: the last bytes that are read of each of its outputs.
     """
 
     def __init__(
-        self, handle: OpenEnvHandle, ask: Callable[[Callable[[], Any]], Awaitable[Any]], folder: str, output_bytes: int
+        self, handle: OpenEnvHandle, ask: Callable[..., Awaitable[Any]], folder: str, output_bytes: int
     ) -> None:
         self._handle = handle
         self._ask = ask
@@ -44,7 +44,7 @@ class RemoteCommand:
         inner = f"echo $$ > {self._folder}/pid; cd {shlex.quote(workdir)} && exec {shlex.join(argv)}"
         # `exec` of a missing program ends the shell with 127, as it should.
         outer = f"setsid sh -c {shlex.quote(inner)} < {self._folder}/in > {self._folder}/out 2> {self._folder}/err"
-        self._job = await self._ask(lambda: self._handle.start_bg(f"{outer}; exit $?", envs=env))
+        self._job = await self._ask(lambda: self._handle.start_bg(f"{outer}; exit $?", envs=env), _end_job)
 
     async def wait(self, timeout_s: float) -> ExecResult:
         """See :class:`~longrein.sandboxes.base.BackgroundProcess`."""
@@ -88,7 +88,10 @@ class RemoteCommand:
         return ExecResult(exit_code=128 - code if 128 < code <= 128 + signal.NSIG else code, stdout=out, stderr=err)
 
     async def _end(self) -> None:
-        line = f'kill -s KILL -- "-$(cat {self._folder}/pid)"'
+        # Its number is written by itself, a moment after its start.
+        number = f"{self._folder}/pid"
+        there = f"for i in 1 2 3 4 5 6 7 8 9; do [ -s {number} ] && break; sleep 0.1; done"
+        line = f'{there}; kill -s KILL -- "-$(cat {number})"'
         await self._ask(lambda: self._handle.exec(line, timeout=_QUICK_S))
         if self._job is not None:
             await self._ask(self._job.kill)
@@ -101,6 +104,11 @@ class RemoteCommand:
         except SandboxError:
             # An agent may replace the programs of such a sandbox; what it says then is its own affair.
             return b""
+
+
+def _end_job(job: OpenEnvJob) -> None:
+    """It began when nobody waited for it any more."""
+    job.kill()
 
 
 def decoded(text: str) -> bytes:

@@ -63,6 +63,7 @@ class Desk:
         self._recorder = recorder
         self._idle_s = idle_s
         self._open: dict[str, _Open] = {}
+        self._finishing: set[asyncio.Task[ClosedSession]] = set()
 
     @property
     def settings(self) -> GatewaySettings:
@@ -85,17 +86,22 @@ class Desk:
         try:
             yield session
         finally:
-            await self._finish(session)
+            await asyncio.shield(self._finish(session))
 
     async def close(self, name: str) -> ClosedSession:
         """Close a named session, and record it. Raises :class:`GatewayRequestError` (404) for an unknown one."""
         if name not in self._open:
             raise GatewayRequestError(f"no session {name!r} is open", status=404, code="name")
-        return await self._finish(self._open.pop(name).session)
+        return await asyncio.shield(self._finish(self._open.pop(name).session))
 
     async def close_all(self) -> None:
-        """Close every named session."""
-        await asyncio.gather(*[self.close(name) for name in tuple(self._open)])
+        """Close every named session; return when those that are being closed are, too. Raises what a bug raised."""
+        while self._open:
+            self._finish(self._open.popitem()[1].session)
+        closed = await asyncio.gather(*self._finishing, return_exceptions=True)
+        for bug in closed:
+            if isinstance(bug, BaseException):
+                raise bug
 
     async def close_idle(self) -> None:
         """Until cancelled: close each session that nobody has used for a while."""
@@ -103,7 +109,8 @@ class Desk:
             await asyncio.sleep(min(LOOK_S, self._idle_s))
             now_s = time.monotonic()
             for name, one in tuple(self._open.items()):
-                if not one.users and now_s - one.used_at_s >= self._idle_s:
+                # While another was closed this one may have been closed, and opened again, by its user.
+                if self._open.get(name) is one and not one.users and now_s - one.used_at_s >= self._idle_s:
                     await self.close(name)
 
     @asynccontextmanager
@@ -125,7 +132,14 @@ class Desk:
     def _new(self, session_id: str, settings: GatewaySettings) -> GatewaySession:
         return GatewaySession(session_id, self._engine, self._renderer, settings)
 
-    async def _finish(self, session: GatewaySession) -> ClosedSession:
+    def _finish(self, session: GatewaySession) -> asyncio.Task[ClosedSession]:
+        """Close and record it, whether or not somebody waits for that to the end."""
+        task = asyncio.create_task(self._closed(session))
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+        return task
+
+    async def _closed(self, session: GatewaySession) -> ClosedSession:
         record = await session.close()
         return ClosedSession(
             session_id=session.session_id,

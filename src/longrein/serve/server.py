@@ -115,8 +115,10 @@ async def open_server(
         yield ModelServer(settings.host, server.port, engine, closer)
     finally:
         closer.cancel()
-        await desk.close_all()
-        await server.close()
+        try:
+            await desk.close_all()
+        finally:
+            await server.close()
 
 
 def _routes(

@@ -5,6 +5,7 @@ OpenEnv's own loop lets an exception of a tool end the rollout, and shows the mo
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -83,6 +84,9 @@ def call_heard(session: ResourceSession, name: str, arguments: dict[str, Any]) -
         return _with_error_in_data(session.call_tool(name, arguments))
     except InfrastructureError:
         raise
+    except asyncio.CancelledError:
+        # Of a loop of its own, such as a client's whose scope was left.
+        return _failed("the tool was cancelled")
     except SystemExit as error:
         # What argparse does with arguments that it does not know: the model's doing, which ends nothing of ours.
         return _failed(f"the tool called exit({error.code!r})")

@@ -70,7 +70,7 @@ class SessionThread:
 
     def submit(self, work: Callable[[], T], late: Callable[[T], Any] = forget) -> Future[T]:
         """Have ``work`` run when its turn comes. A future that is cancelled before the end leaves it to ``late``."""
-        job = Job(work, late)
+        job = Job(work, late, self._one_over)
         with self._lock:
             self._open_jobs += 1
         self._jobs.put(job)
@@ -93,9 +93,11 @@ class SessionThread:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job.run()
-            with self._lock:
-                self._open_jobs -= 1
         self._on_end()
+
+    def _one_over(self) -> None:
+        with self._lock:
+            self._open_jobs -= 1
 
 
 class SessionThreads:

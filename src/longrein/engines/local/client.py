@@ -145,6 +145,8 @@ class LocalEngine:
             # The stream cannot be trusted any more.
             self._gone = self._gone or f"it sent what this client cannot read ({error})"
         finally:
+            # A bug of ours is no reason to wait for ever.
+            self._gone = self._gone or "nobody listens to it any more"
             self._fail_pending()
 
     def _resolve(self, reply: wire.Reply) -> None:

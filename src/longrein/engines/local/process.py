@@ -35,8 +35,8 @@ class _Running:
             EngineError: it could not; or it did not answer in time, and was ended.
         """
         with self._lock:
-            self.child.tell(frame)
             try:
+                self.child.tell(frame)
                 reply = self.child.hear(_COMMAND_TIMEOUT_S)
             except EngineGoneError:
                 raise

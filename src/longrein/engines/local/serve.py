@@ -95,9 +95,11 @@ class Server:
         try:
             if not self._owner.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 return False
+            self._owner.sendall(wire.pack(self._obey(wire.receive(self._owner, self._owner_decoder))))
         except BlockingIOError:
             return True
-        self._owner.sendall(wire.pack(self._obey(wire.receive(self._owner, self._owner_decoder))))
+        except (ConnectionError, EOFError):
+            return False
         return True
 
     def _obey(self, command: wire.FromOwner) -> wire.ToOwner:

@@ -40,8 +40,9 @@ def main(command: list[str]) -> int:
             if select.select([sys.stdin], [], [], LOOK_EVERY_S)[0]:
                 return 0
     finally:
-        # Also what is left of the group of a guard that is gone; reaped only after that, its number is still its own.
-        for kill in (os.killpg, os.kill):
+        # The guard first, which may not lead a group yet: it must not begin one, and a command in it, after this. Then
+        # what is left of the group of a guard that is gone; reaped only after that, its number is still its own.
+        for kill in (os.kill, os.killpg):
             with contextlib.suppress(ProcessLookupError):
                 kill(guard, signal.SIGKILL)
         status = os.waitpid(guard, 0)[1]

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Protocol
 
 from longrein.engines.vllm.control import PauseMode, ServerControl
@@ -96,24 +96,30 @@ class WeightUpdates:
         with self._lock:
             self._on_each(lambda server: self._bring(server, weights, policy_version))
             self._weights, self._version = weights, policy_version
-        if not self._watcher.is_alive() and not self._closed.is_set():
+        if self._watcher.ident is None and not self._closed.is_set():
             self._watcher.start()
 
     def wait_for_all(self) -> None:
         """Return once every server answers. Raises :class:`EngineError`, which names each that does not in time."""
         self._on_each(lambda server: self._patiently(server.healthy))
 
-    def close(self) -> None:
-        """Look after the servers no more. Idempotent."""
+    def rest(self) -> None:
+        """Look after the servers no more; on return nothing changes them. Idempotent."""
         self._closed.set()
         if self._watcher.is_alive():
             self._watcher.join()
+
+    def close(self) -> None:
+        """Look after the servers no more, and close connections. Idempotent."""
+        self.rest()
         for server in self._servers:
             server.close()
 
     def _on_each(self, act: Callable[[ServerControl], None]) -> None:
         with ThreadPoolExecutor(max_workers=len(self._servers)) as pool:
             doing = [pool.submit(act, server) for server in self._servers]
+            # Interrupted here, the pool's end still waits: nobody else may change them meanwhile.
+            wait(doing)
         problems: list[EngineError] = []
         for future in doing:
             error = future.exception()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor, equal
 
 from longrein.engines.vllm.control import ServerControl
 from longrein.engines.vllm.updates import WeightUpdates
-from longrein.train.vllm.folder import WeightFolder, drop_others, write_tensors
+from longrein.train.vllm.folder import WeightFolder, drop_others, part_of, write_tensors
 from longrein.train.vllm.shapes import Shapes, as_tensors, check_served, shapes_of
 from longrein.train.vllm.tied import Tied, under_every_name
 
@@ -20,12 +20,19 @@ _LAYER = re.compile(r"^(.*?\.\d+\.[^.]+)\.")
 
 
 class ChangedFolder:
-    """A folder of the tensors that differ from the version before; :class:`~longrein.engines.vllm.updates.Weights`."""
+    """A folder of the tensors that differ from the version before; :class:`~longrein.engines.vllm.updates.Weights`.
 
-    def __init__(self, changed: Path, whole: Path, tensors: Mapping[str, Tensor]) -> None:
-        self._changed = changed
+    Args:
+        changed: the folder, if there are such tensors: at most one.
+        whole: where all are written when a server needs them.
+        tensors: all of them.
+    """
+
+    def __init__(self, changed: Sequence[Path], whole: Path, tensors: Mapping[str, Tensor]) -> None:
+        self._changed = tuple(changed)
         self._whole = whole
         self._tensors = tensors
+        self._written = False
         self._lock = threading.Lock()
 
     def refuse_gone(self, server: ServerControl) -> None:
@@ -33,14 +40,16 @@ class ChangedFolder:
 
     def change(self, server: ServerControl) -> None:
         """Nothing is loaded where nothing changed."""
-        if self._changed.is_dir():
-            server.reload(str(self._changed))
+        for folder in self._changed:
+            server.reload(str(folder))
 
     def whole(self, server: ServerControl) -> None:
         """All of them, written when first asked for."""
         with self._lock:
-            if not self._whole.is_dir():
+            # What lies there may be of an earlier run, or of a publication before under the same version.
+            if not self._written:
                 write_tensors(self._tensors, self._whole)
+                self._written = True
         WeightFolder(self._whole).whole(server)
 
 
@@ -77,11 +86,11 @@ class DeltaWeights:
         # Never in place: servers may yet need the version before. What did not change is shared with it.
         kept = {name: tensor.clone() if name in changed else before[name] for name, tensor in now.items()}
         folder, whole = self._folder / f"d{policy_version}", self._folder / f"v{policy_version}"
-        if changed:
-            write_tensors(under_every_name(changed, self._tied), folder)
-        self._updates.publish(ChangedFolder(folder, whole, under_every_name(kept, self._tied)), policy_version)
+        written = [write_tensors(under_every_name(changed, self._tied), folder)] if changed else []
+        self._updates.publish(ChangedFolder(written, whole, under_every_name(kept, self._tied)), policy_version)
         self._published = kept
-        drop_others(self._folder, whole)
+        # Whoever looks after the servers may be writing all of them just now.
+        drop_others(self._folder, whole, part_of(whole))
 
     def close(self) -> None:
         """Look after the servers no more, and remove what was written."""

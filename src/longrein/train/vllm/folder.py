@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -86,7 +87,7 @@ def write_tensors(
     Raises:
         EngineError: the disk is full, or not writable.
     """
-    part = folder.with_name(f".{folder.name}.part")
+    part = part_of(folder)
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
@@ -95,11 +96,16 @@ def write_tensors(
             (part / beside).write_text(text, encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         part.rename(folder)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise EngineError(
             f"weights cannot be written to {folder}: {error}; give a folder on a disk with room"
         ) from error
     return folder
+
+
+def part_of(folder: Path) -> Path:
+    """Where a folder is until it is whole."""
+    return folder.with_name(f".{folder.name}.part")
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -116,6 +122,6 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def drop_others(parent: Path, *kept: Path) -> None:
     """Remove the versions that no server needs any more; links stay."""
-    for path in parent.iterdir():
+    for path in parent.iterdir() if parent.is_dir() else ():
         if path not in kept and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

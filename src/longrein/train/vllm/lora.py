@@ -19,7 +19,7 @@ from longrein.engines.vllm.control import ServerControl
 from longrein.engines.vllm.requirements import require_rank
 from longrein.engines.vllm.updates import WeightUpdates
 from longrein.errors import EngineError
-from longrein.train.vllm.folder import FolderWeights, WeightFolder, drop_others, write_tensors
+from longrein.train.vllm.folder import FolderWeights, WeightFolder, drop_others, part_of, write_tensors
 from longrein.train.vllm.shapes import as_tensors
 from longrein.train.vllm.tied import Tied
 
@@ -47,10 +47,13 @@ class AdapterFolder:
     def change(self, server: ServerControl) -> None:
         """The adapter alone."""
         link = self.folder.with_name(_link_name(server.url))
-        turned = link.with_name(f".{link.name}.part")
-        turned.unlink(missing_ok=True)
-        turned.symlink_to(self.folder.name)
-        turned.replace(link)
+        turned = part_of(link)
+        try:
+            turned.unlink(missing_ok=True)
+            turned.symlink_to(self.folder.name)
+            turned.replace(link)
+        except OSError as error:
+            raise EngineError(f"{link} cannot be made: {error}; give a folder on a disk with room and links") from error
         server.load_adapter(str(link))
 
     def whole(self, server: ServerControl) -> None:
@@ -98,6 +101,8 @@ class AdapterWeights(FolderWeights):
 
     def close(self) -> None:
         """No server knows the adapter any more, since it would read it again from where nothing is."""
+        # Else a server that was started again might get it back behind us.
+        self._updates.rest()
         for server in self._updates.servers:
             with contextlib.suppress(EngineError):
                 server.healthy()

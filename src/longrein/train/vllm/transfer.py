@@ -159,7 +159,8 @@ class TransferWeights:
         try:
             self._updates.publish(transfer, policy_version)
             transfer.ended()
-        except EngineError:
+        except BaseException:
+            # Also interrupted: what is under way on the link is not to be mixed with the next.
             transfer.give_up()
             self._sound = False
             raise
