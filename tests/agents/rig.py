@@ -202,6 +202,10 @@ def _short_of_time_in_silence(session: AgentSession, silent: asyncio.Event) -> N
             began_s = time.monotonic()
             try:
                 await asyncio.wait((ended, silence), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                # As the wait would that has not begun.
+                await process.kill()
+                raise
             finally:
                 ended.cancel()
                 silence.cancel()
