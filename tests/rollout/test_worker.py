@@ -298,10 +298,11 @@ def test_a_worker_that_is_ready_between_two_looks_is_not_waited_for(model: Path,
         worker.stop()
 
 
-def test_agents_and_judges_start_with_the_signals_of_any_process(model: Path, tmp_path: Path) -> None:
-    """Ctrl-C is not the worker's business, but a shell that starts with it ignored could never trap it."""
+def test_neither_agents_nor_judges_start_with_ctrl_c_ignored(model: Path, tmp_path: Path) -> None:
+    """It is not the worker's business, but a shell that starts with SIGINT ignored could never trap it."""
+    # SIGINT is 2, the second bit. Others may be ignored by whoever runs the tests.
     check = b"""#!/bin/sh
-if grep -q '^SigIgn:[[:space:]]*0*$' /proc/self/status; then echo 1; else echo 0; fi \
+if grep -q '^SigIgn:.*[014589cd]$' /proc/self/status; then echo 1; else echo 0; fi \
     > "${SANDBOX_ROOT:-}/logs/verifier/reward.txt"
 """
     worker = make_worker(model, tmp_path, [task("good", check=check)])
