@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +15,7 @@ from longrein.engines.render import ChatRenderer
 from longrein.engines.scripted import Entry, Script, ScriptedEngine, TurnList
 from longrein.gateway import Gateway, GatewaySettings
 from longrein.types import Endpoint, Message, Tool, Trace
-from tests import tiny
+from tests import tiny, waiting
 
 BASH: Tool = {
     "type": "function",
@@ -47,11 +46,7 @@ def run_bash(command: str, text: str = "") -> Message:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
+    await waiting.until(condition, PATIENCE_S)
 
 
 class Rig:

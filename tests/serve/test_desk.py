@@ -80,13 +80,15 @@ async def test_a_session_is_recorded_though_whoever_closed_it_has_gone(recorder:
 async def test_a_bug_in_one_session_costs_no_other_its_record(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder.go_on.set()
     desk = await desk_of(recorder, "a", "b", "c")
 
     async def broken() -> SessionRecord:
         raise ZeroDivisionError("a bug of ours")
 
     monkeypatch.setattr(desk._open["b"].session, "close", broken)
+    ended = asyncio.create_task(desk.close_all())
+    await recorder.began.wait()
+    recorder.go_on.set()
     with pytest.raises(ZeroDivisionError):
-        await desk.close_all()
+        await ended
     assert sorted(recorder.kept) == ["a", "c"]

@@ -15,7 +15,7 @@ from longrein.engines.local import wire
 from longrein.engines.local.client import LocalEngineSpec
 from longrein.errors import EngineError
 from tests.engines.local.reference import ids, request
-from tests.engines.waiting import until
+from tests.waiting import until
 
 HELLO = wire.pack(wire.Hello(info=EngineInfo(model="m", context_length=8, vocab_size=8)))
 JUNK = {

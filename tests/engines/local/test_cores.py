@@ -17,7 +17,7 @@ from longrein.engines.local.cores import CoreTimes, ThreadCount, read_core_times
 from longrein.engines.local.model import load_model
 from tests import tiny
 from tests.engines.local.reference import Driver, random_ids, request
-from tests.engines.waiting import wait_until
+from tests.waiting import wait_until
 
 
 def _times(wall_s: float, others_s: float, own_s: float, cores: int = 4) -> CoreTimes:

@@ -19,7 +19,7 @@ from longrein.engines.local.process import LocalEngineProcess
 from tests import tiny
 from tests.engines.local.reference import random_ids, request
 from tests.engines.local.stepped import stepped
-from tests.engines.waiting import until
+from tests.waiting import until
 
 VERSIONS = itertools.count(1)
 CONTEXT = 1 << 18

@@ -18,7 +18,7 @@ from longrein.engines.local.process import LocalEngineProcess
 from longrein.errors import EngineError
 from tests.engines.local.reference import ids, request
 from tests.engines.local.stepped import Stepped
-from tests.engines.waiting import wait_until
+from tests.waiting import wait_until
 
 
 def _named_shared_memory(pid: int) -> list[str]:

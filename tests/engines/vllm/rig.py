@@ -22,8 +22,8 @@ from longrein.engines.vllm.process import ServerProcess
 from longrein.engines.vllm.spec import VllmEngineSpec
 from longrein.types import F32, I32, Completion, Sampling
 from tests import tiny
-from tests.engines.waiting import until
 from tests.ports import free_port
+from tests.waiting import until
 
 PYTHON = os.environ.get("LONGREIN_VLLM_PYTHON", str(Path(__file__).parents[3] / ".vllm" / "bin" / "python"))
 """Of the virtual environment that ``make test-vllm`` makes."""

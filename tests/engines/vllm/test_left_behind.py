@@ -24,7 +24,7 @@ from longrein.train.vllm.transfer import TransferWeights
 from tests.engines.vllm.stand_in import Settings, StandIn
 from tests.engines.vllm.test_updates import updates
 from tests.engines.vllm.test_updates_that_fail import Link
-from tests.engines.waiting import until
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from longrein.errors import EngineError, EngineRequestError, EngineUnreachableEr
 from tests import tiny
 from tests.engines.vllm import rig
 from tests.engines.vllm.stand_in import Settings, StandIn
-from tests.engines.waiting import until
+from tests.waiting import until
 
 OUTAGE_S = 1.5
 """By a clock that goes by a second with each completion that is asked for, however long that takes."""

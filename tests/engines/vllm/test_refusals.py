@@ -26,7 +26,7 @@ from tests import tiny
 from tests.engines.vllm import rig
 from tests.engines.vllm.closed_ports import dead_url
 from tests.engines.vllm.stand_in import Settings, StandIn
-from tests.engines.waiting import until
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

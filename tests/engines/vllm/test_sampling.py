@@ -16,7 +16,7 @@ from longrein.errors import ContextLengthError, EngineError, EngineRequestError
 from tests import tiny
 from tests.engines.vllm import rig
 from tests.engines.vllm.closed_ports import dead_url
-from tests.engines.waiting import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.vllm
 PROMPT = [10, 20, 30, 40]

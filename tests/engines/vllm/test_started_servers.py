@@ -19,7 +19,7 @@ from longrein.errors import EngineError
 from longrein.train.vllm.choose import SyncSettings
 from longrein.train.vllm.servers import VllmServers
 from tests.engines.vllm.closed_ports import dead_url
-from tests.engines.waiting import LIMIT_S, wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 LEASH = Path(sys.modules[ServerProcess.__module__].__file__ or "").with_name("leash.py")
 

@@ -25,7 +25,7 @@ from longrein.train.vllm.folder import WeightFolder
 from longrein.train.vllm.shapes import refuse_other_shapes, shapes_of
 from tests.engines.vllm.closed_ports import dead_url
 from tests.engines.vllm.stand_in import Settings, StandIn
-from tests.engines.waiting import until
+from tests.waiting import until
 
 ORDER = [
     "/pause?mode=keep",

@@ -20,7 +20,7 @@ from longrein.train.vllm.transfer import Transfer, TransferWeights
 from tests.engines.vllm.closed_ports import dead_url
 from tests.engines.vllm.stand_in import Settings, StandIn
 from tests.engines.vllm.test_updates import publish, updates
-from tests.engines.waiting import until
+from tests.waiting import until
 
 WHOLE = "/collective_rpc /start"
 

@@ -122,6 +122,6 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def drop_others(parent: Path, *kept: Path) -> None:
     """Remove the versions that no server needs any more; links stay."""
-    for path in parent.iterdir() if parent.is_dir() else ():
+    for path in parent.iterdir():
         if path not in kept and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -9,13 +9,13 @@ from collections.abc import Callable
 LIMIT_S = 120.0
 
 
-async def until(met: Callable[[], object]) -> None:
+async def until(met: Callable[[], object], limit_s: float = LIMIT_S) -> None:
     """Let others go on until it is so."""
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(limit_s):
         while True:
             if met():
                 return
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.005)
 
 
 def wait_until(met: Callable[[], object]) -> None:
