@@ -88,6 +88,8 @@ async def test_a_bug_in_one_session_costs_no_other_its_record(
     monkeypatch.setattr(desk._open["b"].session, "close", broken)
     ended = asyncio.create_task(desk.close_all())
     await recorder.began.wait()
+    await asyncio.sleep(0.1)
+    assert not ended.done(), "what the bug raised waits for the others"
     recorder.go_on.set()
     with pytest.raises(ZeroDivisionError):
         await ended
